@@ -1,0 +1,152 @@
+"""The chip in memory: a frozen pytree of float leaves in SI units, one small record per engine, memory and link.
+
+Nothing is validated here, because JAX rebuilds these records with tracers, gradients and abstract values inside: the
+loader is the one place that validates. A field's name ends in its unit; the power of seconds in that unit (clock_hz: -1,
+latency_s: +1, bandwidth_bytes_per_s: -1) is what the elasticity law sums over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+
+Leaf = Any  # a Python float when loaded; an array, tracer or gradient under JAX transformations
+
+
+def _record(cls: type) -> type:
+    """Makes a frozen keyword-only dataclass whose non-static fields are pytree leaves (or records of them)."""
+    cls = dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    static = [f.name for f in dataclasses.fields(cls) if f.metadata.get("static")]
+    data = [f.name for f in dataclasses.fields(cls) if f.name not in static]
+    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=static)
+
+
+static = partial(field, metadata={"static": True})
+
+
+@_record
+class Tensor:
+    """Tensor Engine (PE): a systolic array of `rows` (contraction, partitions in) by `cols` (partitions out)."""
+
+    rows: Leaf  # contraction depth of one matmul instruction; also the number of SBUF partitions
+    cols: Leaf  # stationary columns of one matmul instruction; also the number of PSUM partitions
+    clock_hz: Leaf
+    rate: Leaf  # share of the clock at which columns really issue (dimensionless twin of clock_hz)
+    min_columns: Leaf  # a matmul instruction never takes fewer cycles than this
+    max_moving_columns: Leaf  # widest moving operand of one instruction: one PSUM bank of fp32
+    passes_fp32: Leaf  # cycles per moving column, by operand width
+    passes_16bit: Leaf
+    passes_fp8: Leaf
+    load_speedup: Leaf  # columns loaded into the array per cycle by LoadStationary
+    fill_cycles: Leaf  # from the last moving column in to its result in PSUM
+    warmup_share: Leaf  # share of the clock right after idle (throttle switch); 1 where nothing is published
+    warmup_s: Leaf  # time of activity until the full clock
+
+
+@_record
+class Vector:
+    """Vector Engine (DVE): reductions, two-tensor operations, casts; one element per lane and cycle, computed in fp32."""
+
+    lanes: Leaf
+    clock_hz: Leaf
+    overhead_cycles: Leaf  # fixed cost of one instruction's accesses
+    min_cycles: Leaf  # shortest initiation interval
+    latency_cycles: Leaf  # from the last element in to its result visible to another engine
+    copy_speedup_16bit: Leaf  # tensor_copy and tensor_scalar, both sides 16 bit in SBUF
+    tensor_tensor_speedup_16bit: Leaf  # tensor_tensor, all operands 16 bit in SBUF
+
+
+@_record
+class Scalar:
+    """Scalar Engine (ACT): activation functions from tables; one element per lane and cycle, computed in fp32."""
+
+    lanes: Leaf
+    clock_hz: Leaf
+    overhead_cycles: Leaf
+    min_cycles: Leaf
+    latency_cycles: Leaf
+    table_load_s: Leaf  # switching the activation table
+
+
+@_record
+class GpSimd:
+    """GpSimd Engine (Pool): eight small general-purpose SIMD cores for everything the other engines cannot do."""
+
+    lanes: Leaf
+    clock_hz: Leaf
+    overhead_cycles: Leaf
+    latency_cycles: Leaf
+
+
+@_record
+class Sbuf:
+    """On-chip state buffer of one core, managed by software."""
+
+    size_bytes: Leaf
+
+
+@_record
+class Psum:
+    """Accumulation buffer of one core, written by the Tensor Engine in fp32."""
+
+    size_bytes: Leaf
+    banks: Leaf
+
+
+@_record
+class Dma:
+    """The DMA engines of one core, between HBM and SBUF."""
+
+    engines: Leaf
+    bandwidth_bytes_per_s: Leaf  # all engines of the core together, datasheet
+    rate: Leaf  # share of that bandwidth large queued transfers reach (dimensionless twin)
+    latency_s: Leaf  # from the trigger to the data visible to the consumer, beyond the transfer itself
+    issue_s: Leaf  # descriptor work per transfer on its queue
+    row_overhead_bytes: Leaf  # a row of r bytes moves at r / (r + this) of the rate
+
+
+@_record
+class Hbm:
+    """Device memory of the chip, shared by its cores stack by stack."""
+
+    size_bytes: Leaf
+    bandwidth_bytes_per_s: Leaf  # whole chip
+    stacks: Leaf
+    active_cores: Leaf  # cores of one stack that stream at the same time
+
+
+@_record
+class Link:
+    """NeuronLink, per chip and direction."""
+
+    bandwidth_bytes_per_s: Leaf
+    rate: Leaf  # share collectives reach (dimensionless twin)
+    latency_s: Leaf  # one step of a ring
+
+
+@_record
+class Chip:
+    """One Trainium chip, as one of its NeuronCores sees it.
+
+    Leaves are floats in SI units, so a Chip can be differentiated, vmapped and batched (give leaves a shape). Names and
+    format lists are static. Load one with `trn_jax.load_chip`; change one with `chip.replace({"tensor.rows": 256.0})`.
+    """
+
+    cores: Leaf  # NeuronCores on the chip
+    tensor: Tensor
+    vector: Vector
+    scalar: Scalar
+    gpsimd: GpSimd
+    sbuf: Sbuf
+    psum: Psum
+    dma: Dma
+    hbm: Hbm
+    link: Link
+    name: str = static()
+    core: str = static()  # "NeuronCore-v2", ...
+    formats: tuple[str, ...] = static()  # number formats the Tensor Engine takes
+    rounds: bool = static()  # False for `ideal`: values are those of plain JAX
