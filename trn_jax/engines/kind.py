@@ -1,0 +1,80 @@
+"""An instruction kind: what it computes and what it costs. Each engine's file holds a table KINDS of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from trn_jax.graph.instruction import Instruction
+from trn_jax.numerics import rounder
+
+
+class Cost(NamedTuple):
+    """Time of one instruction record, in seconds (arrays that broadcast over records and chips).
+
+    occupancy_s: how long its engine is busy. latency_s >= occupancy_s: from start to the whole result visible. The first of
+    `tiles` pieces is visible after occupancy / tiles, which is when a consumer may start to stream.
+    """
+
+    occupancy_s: Any
+    latency_s: Any
+    tiles: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How the chip computes, as far as an instruction needs to know it."""
+
+    rounding: str = "nearest"
+    overflow: str | None = None
+    fidelity: str = "tiled"
+    rows: int = 128
+    cols: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One row of an engine's table.
+
+    Attributes:
+        cost: `cost(work, chip, smoothing, narrow) -> Cost`; `work` holds arrays in place of numbers.
+        compute: `compute(instruction, function, operands, execution, seed) -> list of outputs`, where `function(*operands)`
+            is the mathematics in fp32, or None for an instruction that only prepares data and leaves values as they are.
+        basis: documented, derived, measured or assumed, with the source of the cost.
+    """
+
+    cost: Callable[..., Cost]
+    compute: Callable[..., list[Any]] | None
+    basis: str
+
+
+def is_narrow_float(x: Any) -> bool:
+    """Whether `x` holds floats narrower than fp32."""
+    dtype = jnp.result_type(x)
+    return jax.dtypes.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+
+
+def compute_fp32(
+    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, seed: Any
+) -> list[Any]:
+    """Vector, Scalar and GpSimd arithmetic: widen to fp32, compute, round once on write. Values stay fp32 here.
+
+    Basis: documented (NKI architecture guide: the engines cast to fp32, compute in fp32 and cast to the output's dtype).
+    """
+    widened = [jnp.asarray(x, jnp.float32) if is_narrow_float(x) else x for x in operands]
+    return write(instruction, function(*widened), execution, seed)
+
+
+def write(instruction: Instruction, values: Sequence[Any], execution: Execution, seed: Any) -> list[Any]:
+    """Rounds each value to its write format, every output with its own random stream."""
+    outputs = []
+    for position, (value, fmt) in enumerate(zip(values, instruction.write_formats, strict=True)):
+        if fmt:
+            stream = None if seed is None else seed + jnp.uint32(position * 0x9E3779B9 & 0xFFFFFFFF)
+            value = rounder(fmt, execution.rounding, execution.overflow)(value, stream)
+        outputs.append(value)
+    return outputs

@@ -1,0 +1,159 @@
+"""The Graph: a jaxpr without JAX's version-dependent details, as ops, calls, loops and branches over named values.
+
+It is lossless: `run.evaluate_plain(graph, operands)` gives what the traced function gives. Only `trn_jax._compat` builds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class Value:
+    """One array of the traced function: a shape and a dtype; compared by identity."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Any):
+        self.aval = aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Static shape."""
+        return tuple(self.aval.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy dtype, or an extended dtype (PRNG keys)."""
+        return self.aval.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory; a PRNG key counts as the words that back it."""
+        return self.size * (self.dtype.itemsize if isinstance(self.dtype, np.dtype) else 8)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are real floating point numbers of any width."""
+        return jax.dtypes.issubdtype(self.dtype, np.floating)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Constant(Value):
+    """A literal of the jaxpr: a scalar known when tracing."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, aval: Any, value: Any):
+        super().__init__(aval)
+        self.value = value
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Node:
+    """What every step of a Graph has; `source` is the user's line and `scope` the jax.named_scope path."""
+
+    name: str
+    index: int
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    source: str
+    scope: str
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Op(Node):
+    """A primitive without sub-programs. `bind(*operands, **changed_params)` evaluates it as JAX would; returns a list."""
+
+    params: Mapping[str, Any]
+    bind: Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Call(Node):
+    """A primitive that runs `body` once: jit, remat, custom_jvp, custom_vjp, shard_map.
+
+    `rebuild(evaluate, operands, seed)` wraps the same transformation around `evaluate(body, operands, seed)`, so that a
+    user's custom rule, a remat policy or a mesh survives while every body is interpreted.
+    """
+
+    body: Graph
+    rebuild: Callable[..., list[Any]]
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Scan(Node):
+    """`length` iterations of `body(*constants, *carry, *slices) -> (*carry, *stacked)`."""
+
+    body: Graph
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool
+    unroll: int | bool
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class While(Node):
+    """`body` as long as `condition` holds; each has its own leading constants, then the carry."""
+
+    condition: Graph
+    body: Graph
+    condition_num_consts: int
+    body_num_consts: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Branch(Node):
+    """One of `branches`, picked by the first input (an int32 index)."""
+
+    branches: tuple[Graph, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Graph:
+    """Inputs, captured arrays, nodes in program order, outputs."""
+
+    inputs: tuple[Value, ...]
+    constants: tuple[tuple[Value, Any], ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    last_use: Mapping[Value, int] = field(repr=False)  # index in `nodes` after which a value is dead; outputs never are
+
+
+def last_uses(nodes: Sequence[Node], outputs: Sequence[Value]) -> dict[Value, int]:
+    """For every value the position of the last node that reads it; program outputs stay alive."""
+    uses = {value: position for position, node in enumerate(nodes) for value in node.inputs}
+    return {value: position for value, position in uses.items() if value not in set(outputs)}
+
+
+def bodies(node: Node) -> tuple[Graph, ...]:
+    """The sub-programs of a node."""
+    match node:
+        case Call() | Scan():
+            return (node.body,)
+        case While():
+            return (node.condition, node.body)
+        case Branch():
+            return node.branches
+    return ()
+
+
+def walk(graph: Graph) -> Iterator[Node]:
+    """Every node of a graph and of its sub-programs, outermost first."""
+    for node in graph.nodes:
+        yield node
+        for body in bodies(node):
+            yield from walk(body)
