@@ -26,6 +26,15 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Static:
+    """What a cost may depend on besides sizes: the fields of an `Instruction` that are part of the jit key."""
+
+    narrow: bool = False
+    function: str = ""
+    operand_formats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """How the chip computes, as far as an instruction needs to know it."""
 
@@ -41,7 +50,7 @@ class Kind:
     """One row of an engine's table.
 
     Attributes:
-        cost: `cost(work, chip, smoothing, narrow) -> Cost`; `work` holds arrays in place of numbers.
+        cost: `cost(work, chip, smoothing, static) -> Cost`; `work` holds arrays in place of numbers, `static` is a `Static`.
         compute: `compute(instruction, function, operands, execution, seed) -> list of outputs`, where `function(*operands)`
             is the mathematics in fp32, or None for an instruction that only prepares data and leaves values as they are.
         basis: documented, derived, measured or assumed, with the source of the cost.
