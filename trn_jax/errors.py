@@ -34,6 +34,10 @@ class NetworkError(TrnJaxError, ValueError):
     """A collective, topology or group of ranks is not possible."""
 
 
+class ModelError(TrnJaxError, ValueError):
+    """A model cannot be built as described, or is called with the wrong shapes."""
+
+
 class TrainingError(TrnJaxError, ValueError):
     """A training run cannot start or go on: bad text, bad flags, or a checkpoint of another model."""
 

@@ -1,0 +1,75 @@
+"""Causal multi-head attention, with key/value heads shared by groups of query heads.
+
+`out = softmax(mask(Q K^T / sqrt(e))) V` per head of width e. The softmax is taken in float32.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from trn_jax.models.config import GPTConfig
+from trn_jax.models.linear import Linear
+
+# Finite in bf16, fp16 and fp8_e5m2, and far enough below any score that its exponential is 0 in float32. The minimum of float32
+# would become -inf when written in bf16, and a fully masked row of -inf is NaN where this one is uniform.
+MASKED_SCORE = -3.0e4
+
+
+def mask_scores(scores: Float[Array, "*shape"], allowed: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Scores with every place that is not `allowed` set to `MASKED_SCORE`.
+
+    Masks combine with `&` before the call: adding two large negative numbers is what overflows.
+
+    Args:
+        scores: Attention scores, any floating dtype.
+        allowed: True where attention may look; broadcast against `scores`.
+
+    Returns:
+        Array like `scores`. Gradient: that of `scores` where allowed, 0 elsewhere.
+    """
+    return jnp.where(allowed, scores, jnp.asarray(MASKED_SCORE, scores.dtype))
+
+
+def rotate(x_BTHE: Float[Array, "B T H E"], base: float = 10_000.0) -> Float[Array, "B T H E"]:
+    """Rotary positions: feature pair i of position t turns by the angle `t base^(-2 i / e)`."""
+    tokens, half = x_BTHE.shape[1], x_BTHE.shape[3] // 2
+    angle_TE = np.arange(tokens)[:, None] * base ** (-np.arange(half) / half)
+    cos_T1E, sin_T1E = (jnp.asarray(f(angle_TE)[:, None, :], jnp.float32) for f in (np.cos, np.sin))
+    first, second = jnp.split(x_BTHE.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos_T1E - second * sin_T1E, second * cos_T1E + first * sin_T1E], axis=-1)
+    return turned.astype(x_BTHE.dtype)
+
+
+class Attention(nnx.Module):
+    """Causal self-attention of one block."""
+
+    def __init__(self, config: GPTConfig, *, key: PRNGKeyArray) -> None:
+        q_key, k_key, v_key, out_key = jax.random.split(key, 4)
+        self.config = config
+        heads, kv_heads = config.n_heads * config.d_head, config.kv_heads * config.d_head
+        self.query = Linear(config.d_model, heads, config, key=q_key)
+        self.key = Linear(config.d_model, kv_heads, config, key=k_key)
+        self.value = Linear(config.d_model, kv_heads, config, key=v_key)
+        # 2 n_layers outputs add up in the residual stream: this keeps its variance near one at the start.
+        self.out = Linear(heads, config.d_model, config, key=out_key, gain=(2 * config.n_layers) ** -0.5)
+
+    def __call__(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Returns what attention adds to the residual stream."""
+        with jax.named_scope("attention"):
+            config, (batch, tokens, _) = self.config, x_BTD.shape
+            kv_heads, group = config.kv_heads, config.n_heads // config.kv_heads
+            q_BTHE = self.query(x_BTD).reshape(batch, tokens, config.n_heads, config.d_head)
+            k_BTKE = self.key(x_BTD).reshape(batch, tokens, kv_heads, config.d_head)
+            v_BTKE = self.value(x_BTD).reshape(batch, tokens, kv_heads, config.d_head)
+            if config.positions == "rotary":
+                q_BTHE, k_BTKE = rotate(q_BTHE), rotate(k_BTKE)
+            q_BTKGE = (q_BTHE * config.d_head**-0.5).reshape(batch, tokens, kv_heads, group, config.d_head)
+            scores_BKGTS = jnp.einsum("btkge,bske->bkgts", q_BTKGE, k_BTKE).astype(jnp.float32)
+            causal_TS = jnp.arange(tokens)[:, None] >= jnp.arange(tokens)[None, :]
+            weights_BKGTS = jax.nn.softmax(mask_scores(scores_BKGTS, causal_TS), axis=-1).astype(v_BTKE.dtype)
+            out_BTKGE = jnp.einsum("bkgts,bske->btkge", weights_BKGTS, v_BTKE)
+            return self.out(out_BTKGE.reshape(batch, tokens, config.n_heads * config.d_head))

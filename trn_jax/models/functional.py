@@ -1,0 +1,32 @@
+"""A model as a pure function of a plain dictionary of weights, which is what a training step carries, donates and saves.
+
+`apply, params = split_model(GPT(config))`, then `logits = apply(params, tokens)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flax import nnx
+from jaxtyping import Array
+
+Params = dict[str, Any]
+Apply = Callable[..., Array]
+
+
+def split_model(model: nnx.Module) -> tuple[Apply, Params]:
+    """Takes a model apart.
+
+    Args:
+        model: Any NNX module whose only state is `nnx.Param`.
+
+    Returns:
+        `apply(params, *args, **kwargs)`, pure in all its arguments, and the weights as nested dictionaries of arrays.
+    """
+    graphdef, state = nnx.split(model, nnx.Param)
+
+    def apply(params: Params, *args: Any, **kwargs: Any) -> Array:
+        return nnx.merge(graphdef, params)(*args, **kwargs)
+
+    return apply, nnx.to_pure_dict(state)

@@ -1,0 +1,23 @@
+"""A matrix of weights and the one way it is applied: `y_..O = x_..I @ kernel_IO`, both in the compute dtype."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from trn_jax.models.config import GPTConfig
+
+
+class Linear(nnx.Module):
+    """A linear map without bias; weights start normal with standard deviation `gain / sqrt(inputs)`."""
+
+    def __init__(self, inputs: int, outputs: int, config: GPTConfig, *, key: PRNGKeyArray, gain: float = 1.0) -> None:
+        kernel_IO = jax.random.normal(key, (inputs, outputs)) * (gain / inputs**0.5)
+        self.kernel_IO = nnx.Param(kernel_IO.astype(config.param_dtype))
+        self.compute_dtype = config.compute_dtype
+
+    def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
+        """Returns `x @ kernel` in the compute dtype."""
+        return jnp.dot(x.astype(self.compute_dtype), self.kernel_IO[...].astype(self.compute_dtype))
