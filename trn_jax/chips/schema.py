@@ -8,15 +8,20 @@ latency_s: +1, bandwidth_bytes_per_s: -1) is what the elasticity law sums over.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, dataclass_transform
 
 import jax
+
+from trn_jax.chips.paths import get_leaf, replace_leaves
+from trn_jax.units import format_quantity
 
 Leaf = Any  # a Python float when loaded; an array, tracer or gradient under JAX transformations
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def _record(cls: type) -> type:
     """Makes a frozen keyword-only dataclass whose non-static fields are pytree leaves (or records of them)."""
     cls = dataclass(frozen=True, kw_only=True, slots=True)(cls)
@@ -42,7 +47,7 @@ class Tensor:
     passes_16bit: Leaf
     passes_fp8: Leaf
     load_speedup: Leaf  # columns loaded into the array per cycle by LoadStationary
-    fill_cycles: Leaf  # from the last moving column in to its result in PSUM
+    fill_cycles: Leaf  # from the last moving column in to its result in PSUM, visible to another engine
     warmup_share: Leaf  # share of the clock right after idle (throttle switch); 1 where nothing is published
     warmup_s: Leaf  # time of activity until the full clock
 
@@ -55,7 +60,7 @@ class Vector:
     clock_hz: Leaf
     overhead_cycles: Leaf  # fixed cost of one instruction's accesses
     min_cycles: Leaf  # shortest initiation interval
-    latency_cycles: Leaf  # from the last element in to its result visible to another engine
+    latency_cycles: Leaf  # from the end of the occupancy to the result visible to another engine, its semaphore included
     copy_speedup_16bit: Leaf  # tensor_copy and tensor_scalar, both sides 16 bit in SBUF
     tensor_tensor_speedup_16bit: Leaf  # tensor_tensor, all operands 16 bit in SBUF
 
@@ -134,6 +139,8 @@ class Chip:
 
     Leaves are floats in SI units, so a Chip can be differentiated, vmapped and batched (give leaves a shape). Names and
     format lists are static. Load one with `trn_jax.load_chip`; change one with `chip.replace({"tensor.rows": 256.0})`.
+    Both give Python floats; a Chip put together by hand must do so itself, because `jax.grad` refuses integer leaves and
+    every other dtype costs one more jit trace.
     """
 
     cores: Leaf  # NeuronCores on the chip
@@ -150,3 +157,38 @@ class Chip:
     core: str = static()  # "NeuronCore-v2", ...
     formats: tuple[str, ...] = static()  # number formats the Tensor Engine takes
     rounds: bool = static()  # False for `ideal`: values are those of plain JAX
+
+    def replace(self, changes: Mapping[str, Any]) -> Chip:
+        """A copy with some values changed, by dotted path: `chip.replace({"tensor.rows": 256.0})`.
+
+        Args:
+            changes: Dotted path to new value. Python and NumPy scalars are checked against the allowed range and become Python
+                floats, so they never cost an extra jit trace. Arrays (a batch for `jax.vmap`) and tracers are taken unchecked,
+                integers among them converted to floats. The statics `name`, `core`, `formats` and `rounds` can be changed too.
+
+        Returns:
+            A new Chip; the gradient flows through the given values.
+
+        Raises:
+            ChipError: If a path is unknown, or a concrete value is no number or out of range.
+        """
+        return replace_leaves(self, changes)
+
+    def get(self, path: str) -> Leaf:
+        """The value at a dotted path: `chip.get("tensor.rows")`. Raises ChipError, with the closest name, if there is none."""
+        return get_leaf(self, path)
+
+    def __repr__(self) -> str:
+        tensor, hbm = self.tensor, self.hbm
+        array = f"{_short(tensor, 'rows')}x{_short(tensor, 'cols')} at {_short(tensor, 'clock_hz', 'Hz')}"
+        memory = f"{_short(hbm, 'size_bytes', 'B')} HBM at {_short(hbm, 'bandwidth_bytes_per_s', 'B/s')}"
+        return f"Chip({self.name!r}, {self.core}, {_short(self, 'cores')} cores of {array}, {memory})"
+
+
+def _short(record: Any, name: str, unit: str = "") -> str:
+    """A leaf for `repr`, which also has to print tracers, arrays, gradients and records put together by JAX itself."""
+    value = getattr(record, name, None)
+    if isinstance(value, (int, float)):
+        return format_quantity(value, unit)
+    shape = getattr(value, "shape", None)
+    return f"<{type(value).__name__}>" if shape is None else f"<array {tuple(shape)}>"

@@ -1,0 +1,130 @@
+"""What a chip file may say: for every key its allowed range, as data; and the check of one number against it.
+
+A range is closed unless `above` is set, which leaves out the low end: clocks and shares must be greater than zero.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trn_jax.errors import ChipError
+
+BASES = ("documented", "derived", "measured", "assumed", "calibrated")
+FORMATS = (
+    "fp32",
+    "tf32",
+    "bf16",
+    "fp16",
+    "fp8_e5m2",
+    "fp8_e4m3",
+    "fp8_e4m3fn",
+    "fp8_e3m4",
+    "mxfp8_e4m3fn",
+    "mxfp8_e5m2",
+    "mxfp4_e2m1fn",
+)  # names a chip file may list; what they mean is numerics' business
+
+
+class Range(NamedTuple):
+    """Allowed values of one key, in the unit the key ends in."""
+
+    low: float
+    high: float
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether the value is inside."""
+        return (value > self.low if self.above else value >= self.low) and value <= self.high
+
+    def __str__(self) -> str:
+        return f"greater than {self.low:g}, up to {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
+
+
+_SHARE = Range(0.0, 1.0, above=True)
+_CLOCK_HZ = Range(0.0, 1e12, above=True)
+_BANDWIDTH = Range(0.0, 1e18, above=True)
+_SIZE = Range(1.0, 1e18)
+_COUNT = Range(1.0, 65536.0)
+_CYCLES = Range(0.0, 1e6)
+_TIME_S = Range(0.0, 1.0)
+_FACTOR = Range(0.0, 1024.0, above=True)
+
+RANGES: dict[str, Range] = {
+    "cores": _COUNT,
+    "tensor.rows": _COUNT,
+    "tensor.cols": _COUNT,
+    "tensor.clock_hz": _CLOCK_HZ,
+    "tensor.rate": _SHARE,
+    "tensor.min_columns": Range(0.0, 65536.0),
+    "tensor.max_moving_columns": Range(1.0, 1e9),
+    "tensor.passes_fp32": _FACTOR,
+    "tensor.passes_16bit": _FACTOR,
+    "tensor.passes_fp8": _FACTOR,
+    "tensor.load_speedup": _FACTOR,
+    "tensor.fill_cycles": _CYCLES,
+    "tensor.warmup_share": _SHARE,
+    "tensor.warmup_s": _TIME_S,
+    "vector.lanes": _COUNT,
+    "vector.clock_hz": _CLOCK_HZ,
+    "vector.overhead_cycles": _CYCLES,
+    "vector.min_cycles": _CYCLES,
+    "vector.latency_cycles": _CYCLES,
+    "vector.copy_speedup_16bit": _FACTOR,
+    "vector.tensor_tensor_speedup_16bit": _FACTOR,
+    "scalar.lanes": _COUNT,
+    "scalar.clock_hz": _CLOCK_HZ,
+    "scalar.overhead_cycles": _CYCLES,
+    "scalar.min_cycles": _CYCLES,
+    "scalar.latency_cycles": _CYCLES,
+    "scalar.table_load_s": _TIME_S,
+    "gpsimd.lanes": _COUNT,
+    "gpsimd.clock_hz": _CLOCK_HZ,
+    "gpsimd.overhead_cycles": _CYCLES,
+    "gpsimd.latency_cycles": _CYCLES,
+    "sbuf.size_bytes": _SIZE,
+    "psum.size_bytes": _SIZE,
+    "psum.banks": _COUNT,
+    "dma.engines": _COUNT,
+    "dma.bandwidth_bytes_per_s": _BANDWIDTH,
+    "dma.rate": _SHARE,
+    "dma.latency_s": _TIME_S,
+    "dma.issue_s": _TIME_S,
+    "dma.row_overhead_bytes": Range(0.0, 1e9),
+    "hbm.size_bytes": _SIZE,
+    "hbm.bandwidth_bytes_per_s": _BANDWIDTH,
+    "hbm.stacks": _COUNT,
+    "hbm.active_cores": _COUNT,
+    "link.bandwidth_bytes_per_s": _BANDWIDTH,
+    "link.rate": _SHARE,
+    "link.latency_s": _TIME_S,
+}
+
+
+def checked_number(where: str, path: str, value: Any) -> float:
+    """The value as a Python float, if it is a number inside the key's range.
+
+    Args:
+        where: File or call the value came from, for the message.
+        path: Dotted key, one of `RANGES`.
+        value: A Python or NumPy real scalar; booleans and text are no numbers.
+
+    Returns:
+        A Python float, so that integers and NumPy scalars never cost an extra jit trace.
+
+    Raises:
+        ChipError: Naming where, key, value and allowed range.
+    """
+    allowed = RANGES[path]
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)) or isinstance(value, np.complexfloating):
+        raise ChipError(f"{where}: {path} = {value!r} is a {type(value).__name__}, not a number. Allowed: a number {allowed}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or not allowed.holds(number):
+        raise ChipError(f"{where}: {path} = {number:g} is out of range. Allowed: a finite number {allowed}.")
+    return number
