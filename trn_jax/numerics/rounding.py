@@ -1,0 +1,180 @@
+"""Rounds arrays to the values of a number format: once, on the bits of float32, with a straight-through gradient.
+
+    round_to(x) = sign(x) * overflow(round(|x|)),    d round_to(x) / dx = 1
+
+where `round` is nearest.py's or stochastic.py's and `overflow` decides about everything that rounded past the largest
+finite value. Nothing here casts to the narrow type and back, which a compiler may drop as excess precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Float32
+
+from trn_jax.errors import FormatError, did_you_mean
+from trn_jax.numerics import bits, nearest, stochastic
+from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
+from trn_jax.numerics.hash import Seed, high_bits
+from trn_jax.numerics.seed import as_seed
+
+Rounding = Literal["nearest", "stochastic"]
+Overflow = Literal["inf", "nan", "saturate"]
+Rounder = Callable[..., Float32[Array, "*dims"]]
+
+
+def round_to(
+    x: Float[Array, "*dims"],
+    fmt: str | Format,
+    *,
+    rounding: Rounding = "nearest",
+    overflow: Overflow | None = None,
+    key: Any = None,
+    seed: Seed | None = None,
+) -> Float[Array, "*dims"]:
+    """Rounds `x` to the values that `fmt` can hold, kept in `x.dtype`.
+
+    Models what an engine does when it writes its float32 result in a narrower format: one rounding, subnormal values and
+    the sign of zero kept, NaN staying NaN. Everything whose rounded magnitude exceeds the largest finite value, infinities
+    included, follows `overflow`. Stochastic rounding first chooses between a value's two neighbours, the upper one being
+    where the next mantissa step would be even if that is past the largest finite value, and then applies the same rule; a
+    value that `fmt` can hold is never changed. `fp32` is the identity for float32 input.
+
+    `x` narrower than float32 is converted exactly, rounded once in float32 and converted back exactly: where `x.dtype`
+    cannot hold all values of `fmt`, the result is one that both can hold, and the largest such value takes the place of the
+    largest finite one (bf16 input and fmt "fp16": 65280). An infinity that `x.dtype` lacks becomes its NaN.
+
+    Under `vmap` an unmapped seed gives every lane the same random bits; so do equal seeds on the devices of a `shard_map`.
+
+    Args:
+        x: Floating-point values of any shape, of a dtype that `format_of` knows (float32, bfloat16, float16, fp8).
+        fmt: Name of the number format, e.g. "fp8_e4m3", or a `Format`.
+        rounding: "nearest" (ties to even) or "stochastic" (up with a probability proportional to the distance).
+        overflow: "inf", "nan" or "saturate" (the largest finite value, also for infinities). None is what ml_dtypes does:
+            infinity where the format has one, else NaN.
+        key: For "stochastic": a JAX PRNG key (typed or raw), or
+        seed: an int or a uint32 scalar, traced or not. Pass another one at every step: a constant one rounds the same way
+            every time. Both are ignored when rounding to nearest.
+
+    Returns:
+        Array of the shape and dtype of `x`.
+
+    Raises:
+        FormatError: Unknown format, rounding or overflow; `x` not floating point or wider than float32; no seed, or two.
+
+    Units: none (dimensionless).
+    Gradient: plain straight-through, the identity in both modes even where the value overflowed; the cotangent is not
+        rounded. None with respect to key or seed.
+    Basis: documented (formats, round to nearest even, stochastic rounding: AWS Neuron, rounding modes) and derived (bits equal
+        to ml_dtypes; largest-value behaviour of stochastic rounding and saturation of infinities chosen here).
+    """
+    fmt = get_format(fmt)
+    x = jnp.asarray(x)
+    container = _container(x.dtype)
+    round_x = rounder(fmt, rounding, overflow, container)
+    if rounding == "nearest":
+        return round_x(x.astype(jnp.float32)).astype(x.dtype)
+    return round_x(x.astype(jnp.float32), as_seed(key=key, seed=seed)).astype(x.dtype)
+
+
+def rounder(
+    fmt: str | Format, rounding: Rounding = "nearest", overflow: Overflow | None = None, container: str | Format = "fp32"
+) -> Rounder:
+    """The rounding of `round_to` as a function `(x, seed) -> rounded` of float32 arrays, checked and built once.
+
+    For inner loops: the returned function checks nothing. `seed` is a uint32 scalar, and may be left out for "nearest".
+    `container` is the format of the values' real dtype, when that is narrower than the float32 they are given in.
+
+    Raises:
+        FormatError: Unknown format, rounding mode or overflow policy, or "inf" for a format without infinity.
+
+    Units: none. Gradient: plain straight-through. Basis: see `round_to`.
+    """
+    fmt, container = get_format(fmt), get_format(container)
+    _check_option("rounding", rounding, get_args(Rounding))
+    if overflow is not None:
+        _check_option("overflow", overflow, get_args(Overflow))
+    overflow = overflow or fmt.default_overflow
+    if overflow == "inf" and not fmt.has_inf:
+        raise FormatError(f"{fmt.name} has no infinity to overflow to. Give overflow='nan' or 'saturate', or None for its default.")
+    return _build(fmt, rounding, overflow, container)
+
+
+@cache
+def _build(fmt: Format, rounding: Rounding, overflow: Overflow, container: Format) -> Rounder:
+    if _holds(fmt, container):
+        return lambda x, seed=None: x
+    largest = _largest_common(fmt, container)
+    compute = partial(_round_float32, fmt=fmt, stochastically=rounding == "stochastic", overflow=overflow, largest=largest)
+    compute.__name__ = f"round_{fmt.name}_{rounding}"  # pyright: ignore[reportAttributeAccessIssue]
+    return _straight_through(jax.jit(compute))
+
+
+def _round_float32(x: Array, seed: Array | None = None, *, fmt: Format, stochastically: bool, overflow: Overflow, largest: float) -> Array:
+    """The whole rounding: nearest when it is a single operation of XLA, otherwise on sign and magnitude."""
+    float32_exponents = fmt.exponent_bits == 8 and fmt.specials == "ieee"
+    if not stochastically and float32_exponents and overflow == "inf" and largest == fmt.max_finite:
+        return lax.reduce_precision(x, fmt.exponent_bits, fmt.mantissa_bits)
+    word = bits.to_bits(x)
+    magnitude = word & bits.MAGNITUDE
+    if stochastically:
+        assert seed is not None
+        rounded = stochastic.round_magnitude(magnitude, fmt, high_bits(seed, x.shape))
+    else:
+        rounded = nearest.round_magnitude(magnitude, fmt)
+    if not (float32_exponents and overflow == "inf" and largest == fmt.max_finite):  # else the carry has made it infinity
+        beyond = {"inf": bits.INF, "nan": bits.NAN, "saturate": bits.bits_of(largest)}[overflow]
+        rounded = jnp.where(rounded > bits.bits_of(largest), beyond, rounded)
+    return jnp.where(magnitude > bits.INF, x, bits.to_float(rounded | (word & bits.SIGN)))
+
+
+def _straight_through(compute: Rounder) -> Rounder:
+    """`compute(x, seed)` with the identity as its derivative in x."""
+
+    @jax.custom_jvp
+    def rounded(x, seed):
+        return compute(x, seed)
+
+    @rounded.defjvp
+    def _(primals, tangents):
+        return rounded(*primals), tangents[0]
+
+    return lambda x, seed=None: rounded(x, seed)
+
+
+def _holds(fmt: Format, container: Format) -> bool:
+    """Whether every value of `container` is a value of `fmt`, so that nothing is left to round."""
+    return (
+        fmt.mantissa_bits >= container.mantissa_bits
+        and fmt.min_subnormal <= container.min_subnormal
+        and fmt.max_finite >= container.max_finite
+        and (fmt.has_inf or not container.has_inf)
+    )
+
+
+def _largest_common(fmt: Format, container: Format) -> float:
+    """The largest finite value that both formats can hold."""
+    limit = min(fmt.max_finite, container.max_finite)
+    step = 2.0 ** (np.floor(np.log2(limit)) - min(fmt.mantissa_bits, container.mantissa_bits))
+    return float(np.floor(limit / step) * step)
+
+
+def _container(dtype: np.dtype) -> Format:
+    """The format of an input dtype, or an error that says which dtypes are accepted."""
+    name = format_of(dtype)
+    if name is None:
+        accepted = ", ".join(f.storage for f in FORMATS.values() if f.storage)
+        hint = " Cast it to float32 first, which is itself a rounding." if dtype == np.float64 else ""
+        raise FormatError(f"round_to cannot round {dtype} values. Accepted dtypes: {accepted}.{hint}")
+    return FORMATS[name]
+
+
+def _check_option(what: str, value: object, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        raise FormatError(f"Unknown {what} {value!r}. {did_you_mean(str(value), accepted)}")
