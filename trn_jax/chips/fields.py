@@ -11,22 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trn_jax.errors import ChipError
+from trn_jax.errors import ChipError, did_you_mean
+from trn_jax.numerics.formats import FORMATS
 
 BASES = ("documented", "derived", "measured", "assumed", "calibrated")
-FORMATS = (
-    "fp32",
-    "tf32",
-    "bf16",
-    "fp16",
-    "fp8_e5m2",
-    "fp8_e4m3",
-    "fp8_e4m3fn",
-    "fp8_e3m4",
-    "mxfp8_e4m3fn",
-    "mxfp8_e5m2",
-    "mxfp4_e2m1fn",
-)  # names a chip file may list; what they mean is numerics' business
 
 
 class Range(NamedTuple):
@@ -128,3 +116,13 @@ def checked_number(where: str, path: str, value: Any) -> float:
     if not math.isfinite(number) or not allowed.holds(number):
         raise ChipError(f"{where}: {path} = {number:g} is out of range. Allowed: a finite number {allowed}.")
     return number
+
+
+def checked_formats(where: str, names: Any) -> tuple[str, ...]:
+    """The names as a tuple, if they are a list of known number formats. Raises ChipError otherwise."""
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ChipError(f"{where}: formats = {names!r} must be a list of number formats. Known: {', '.join(FORMATS)}.")
+    for name in names:
+        if not isinstance(name, str) or name not in FORMATS:
+            raise ChipError(f"{where}: formats contains {name!r}. {did_you_mean(str(name), FORMATS)}")
+    return tuple(names)

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trn_jax.chips.fields import BASES, FORMATS, RANGES, checked_number
+from trn_jax.chips.fields import BASES, RANGES, checked_formats, checked_number
 from trn_jax.chips.schema import Chip, Dma, GpSimd, Hbm, Link, Psum, Sbuf, Scalar, Tensor, Vector
 from trn_jax.errors import ChipError, did_you_mean
 from trn_jax.units import unit_of
@@ -219,21 +219,14 @@ def _entry(where: str, path: str, raw: Any) -> Entry:
     if raw["basis"] not in BASES:
         raise ChipError(f"{where}: {path} has basis = {raw['basis']!r}. {did_you_mean(raw['basis'], BASES)}")
     if path == "formats":
-        return Entry(_formats(where, raw["value"]), raw["basis"], raw["source"], raw.get("note", ""))
+        return Entry(checked_formats(where, raw["value"]), raw["basis"], raw["source"], raw.get("note", ""))
     value = checked_number(where, path, raw["value"])
+    if ("low" in raw) != ("high" in raw):
+        raise ChipError(f"{where}: {path} has only one of low and high; give both ends of the range, or neither.")
     low, high = (checked_number(f"{where} ({end})", path, raw[end]) if end in raw else None for end in ("low", "high"))
-    if (low is not None and low > value) or (high is not None and high < value):
+    if low is not None and high is not None and not low <= value <= high:
         raise ChipError(f"{where}: {path} = {value:g} lies outside its own low = {low} and high = {high}.")
     return Entry(value, raw["basis"], raw["source"], raw.get("note", ""), low, high)
-
-
-def _formats(where: str, names: Any) -> tuple[str, ...]:
-    if not isinstance(names, list) or not names:
-        raise ChipError(f"{where}: formats = {names!r} must be a list of number formats. Known: {', '.join(FORMATS)}.")
-    for name in names:
-        if name not in FORMATS:
-            raise ChipError(f"{where}: formats contains {name!r}. {did_you_mean(str(name), FORMATS)}")
-    return tuple(names)
 
 
 def _text(document: Mapping[str, Any], key: str, where: str, default: str | None) -> str:

@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trn_jax.chips.fields import RANGES, checked_number
+from trn_jax.chips.fields import RANGES, checked_formats, checked_number
 from trn_jax.errors import ChipError, did_you_mean
 from trn_jax.units import time_power as time_power
 
 _Record = TypeVar("_Record")
-_STATIC: dict[str, type] = {"name": str, "core": str, "formats": tuple, "rounds": bool}
+_STATIC = {"name": str, "core": str, "formats": tuple, "rounds": bool}
 
 
 def leaf_paths(chip: Any = None) -> list[str]:
-    """Dotted names of all leaves, in the order `jax.tree.leaves(chip)` gives them (every chip has the same)."""
+    """Dotted names of all leaves, in the order `jax.tree.leaves(chip)` gives them; every chip has the same, so it may be left out."""
     return list(RANGES)
 
 
@@ -67,17 +67,20 @@ def known_path(where: str, path: Any) -> None:
 
 def _leaf(path: str, value: Any) -> Any:
     """Concrete scalars become checked Python floats; arrays and tracers stay, in a floating dtype."""
-    if isinstance(value, jax.Array):  # tracers too
-        return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
-    if isinstance(value, np.ndarray) and value.ndim > 0:
-        return value if np.issubdtype(value.dtype, np.floating) else value.astype(np.float64)
-    return checked_number("chip.replace", path, value.item() if isinstance(value, np.ndarray) else value)
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if not isinstance(value, (jax.Array, np.ndarray)):  # tracers are jax.Arrays
+        return checked_number("chip.replace", path, value)
+    if jnp.issubdtype(value.dtype, jnp.floating):
+        return value
+    if jnp.issubdtype(value.dtype, jnp.integer):
+        return value.astype(float)
+    raise ChipError(f"chip.replace: {path} is an array of {value.dtype}; give real numbers.")
 
 
 def _static(path: str, value: Any) -> Any:
-    if path == "formats" and isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
-        return tuple(value)
-    if path == "formats" or not isinstance(value, _STATIC[path]):
-        expected = "a list of format names" if path == "formats" else f"a {_STATIC[path].__name__}"
-        raise ChipError(f"chip.replace: {path} = {value!r}; give {expected}.")
+    if path == "formats":
+        return checked_formats("chip.replace", value)
+    if not isinstance(value, _STATIC[path]):
+        raise ChipError(f"chip.replace: {path} = {value!r}; give a {_STATIC[path].__name__}.")
     return value

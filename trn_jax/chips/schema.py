@@ -8,6 +8,7 @@ latency_s: +1, bandwidth_bytes_per_s: -1) is what the elasticity law sums over.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, dataclass_transform
 
 import jax
 
-from trn_jax.chips.paths import get_leaf, replace_leaves
+from trn_jax.chips.paths import get_leaf, leaf_paths, replace_leaves
 from trn_jax.units import format_quantity
 
 Leaf = Any  # a Python float when loaded; an array, tracer or gradient under JAX transformations
@@ -179,16 +180,17 @@ class Chip:
         return get_leaf(self, path)
 
     def __repr__(self) -> str:
+        leaves = jax.tree.leaves(self, is_leaf=lambda x: x is None)
+        if not all(isinstance(leaf, (int, float)) for leaf in leaves) or len(leaves) != len(leaf_paths(self)):
+            kinds = Counter(_kind(leaf) for leaf in leaves)
+            return f"Chip({self.name!r}, {self.core}, leaves: {', '.join(f'{n} {kind}' for kind, n in kinds.items())})"
         tensor, hbm = self.tensor, self.hbm
-        array = f"{_short(tensor, 'rows')}x{_short(tensor, 'cols')} at {_short(tensor, 'clock_hz', 'Hz')}"
-        memory = f"{_short(hbm, 'size_bytes', 'B')} HBM at {_short(hbm, 'bandwidth_bytes_per_s', 'B/s')}"
-        return f"Chip({self.name!r}, {self.core}, {_short(self, 'cores')} cores of {array}, {memory})"
+        array = f"{tensor.rows:g}x{tensor.cols:g} at {format_quantity(tensor.clock_hz, 'Hz')}"
+        memory = f"{format_quantity(hbm.size_bytes, 'B')} HBM at {format_quantity(hbm.bandwidth_bytes_per_s, 'B/s')}"
+        return f"Chip({self.name!r}, {self.core}, {self.cores:g} cores of {array}, {memory})"
 
 
-def _short(record: Any, name: str, unit: str = "") -> str:
-    """A leaf for `repr`, which also has to print tracers, arrays, gradients and records put together by JAX itself."""
-    value = getattr(record, name, None)
-    if isinstance(value, (int, float)):
-        return format_quantity(value, unit)
-    shape = getattr(value, "shape", None)
-    return f"<{type(value).__name__}>" if shape is None else f"<array {tuple(shape)}>"
+def _kind(leaf: Any) -> str:
+    """A leaf's type for `repr`, which also has to print tracers, gradients and whatever JAX puts into a record."""
+    dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
+    return type(leaf).__name__ if dtype is None or shape is None else f"{dtype}[{','.join(map(str, shape))}]"
