@@ -1,0 +1,204 @@
+"""Tensor Engine: matrix products on a systolic array, accumulated in fp32 in PSUM one K tile after the other.
+
+psum = lhs[:, 0:rows] @ rhs[0:rows];   psum += lhs[:, rows:2 rows] @ rhs[rows:2 rows];   ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Float32
+
+from trn_jax.chips.schema import Chip, Tensor
+from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
+from trn_jax.engines.layout import Layout
+from trn_jax.graph.instruction import Instruction
+from trn_jax.numerics import format_of, mix, rounder
+from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_min, width
+
+STREAM_ROWS = 128  # output rows after which a consumer may start; not the array's, or a wider array could delay consumers
+DOUBLE_ROW_FORMATS = frozenset({"fp8_e5m2", "fp8_e4m3", "fp8_e4m3fn"})  # fp8_e3m4 runs at the 16-bit rate
+
+Product = Callable[[Array, Array], Array]
+
+
+def compute_matmul(
+    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, seed: Any
+) -> list[Any]:
+    """Rounds both operands to their formats, multiplies, accumulates in fp32.
+
+    Args:
+        instruction: Its `operand_formats` and `layout` are read; write formats are those of PSUM.
+        function: The contraction in one piece, asked for fp32 output; returns a list of one array.
+        operands: lhs and rhs. Anything but floating point is passed to `function` as it is.
+        execution: `fidelity` says how the sum is made: "fused" by `function`, "tiled" one K tile of `rows` after the other.
+        seed: For stochastic rounding; the operands get different streams.
+
+    Returns:
+        [product in fp32].
+
+    Gradient: that of `function` at the rounded operands, straight through the rounding, in every fidelity.
+    Basis: documented (operands in the input format, PSUM in fp32, accumulation in the order of issue: NKI architecture guide);
+        assumed (the order of the sum inside one tile is XLA's, bounded in ulp; how the hardware splits fp32 operands over its
+        passes is unpublished, so fp32 products are exact here).
+    """
+    if not all(jax.dtypes.issubdtype(jnp.result_type(x), jnp.floating) for x in operands):
+        return function(*operands)
+    lhs, rhs = _round_operands(instruction, operands, execution, seed)
+
+    def whole(lhs: Array, rhs: Array) -> Array:
+        (product,) = function(lhs, rhs)
+        return product
+
+    if execution.fidelity == "fused":
+        product = whole(lhs, rhs)
+    else:
+        product = _with_gradient_of(whole, lambda lhs, rhs: tiled(lhs, rhs, instruction.layout, execution.rows))(lhs, rhs)
+    return write(instruction, [product], execution, seed) if instruction.write_formats else [product]
+
+
+def _round_operands(instruction: Instruction, operands: Sequence[Any], execution: Execution, seed: Any) -> list[Array]:
+    """Each operand in its own dtype with the values of its operand format."""
+    rounded = []
+    for position, (x, fmt) in enumerate(zip(operands, instruction.operand_formats, strict=True)):
+        x = jnp.asarray(x)
+        container = format_of(x.dtype)
+        if fmt and container and fmt != container:
+            stream = mix(seed, position) if execution.rounding == "stochastic" else None
+            round_x = rounder(fmt, execution.rounding, execution.overflow, container)
+            x = round_x(x.astype(jnp.float32), stream).astype(x.dtype)
+        rounded.append(x)
+    return rounded
+
+
+def _with_gradient_of(whole: Product, compute: Product) -> Product:
+    """`compute`, differentiated as `whole`: one dot per operand, whatever loop makes the value."""
+
+    @jax.custom_jvp
+    def product(lhs, rhs):
+        return compute(lhs, rhs)
+
+    def jvp(primals, tangents):
+        lhs, rhs = primals
+        out = product(lhs, rhs)
+        terms = []
+        if not _is_zero(tangents[0]):
+            terms.append(whole(tangents[0], rhs))
+        if not _is_zero(tangents[1]):
+            terms.append(whole(lhs, tangents[1]))
+        return out, sum(terms[1:], terms[0]) if terms else jnp.zeros_like(out)
+
+    product.defjvp(jvp, symbolic_zeros=True)
+    return product
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+def tiled(lhs: Array, rhs: Array, layout: Layout, rows: int) -> Float32[Array, "..."]:
+    """Sums the products of K tiles of `rows` in order, in fp32; the last tile may be shorter.
+
+    The first tile overwrites PSUM, so that no zeros are added; each further one is read from the operands where they are.
+    """
+    x = layout.one_axis(lhs, rhs)
+
+    def tile(start: Any, size: int) -> Array:
+        return lax.dot_general(
+            lax.dynamic_slice_in_dim(x.lhs, start, size, x.lhs_axis).astype(jnp.float32),
+            lax.dynamic_slice_in_dim(x.rhs, start, size, x.rhs_axis).astype(jnp.float32),
+            x.dimension_numbers,
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )
+
+    depth = x.lhs.shape[x.lhs_axis]
+    full, tail = divmod(depth, rows)
+    if depth <= rows:
+        psum = tile(0, depth)
+    else:
+        psum = tile(0, rows)
+        psum, _ = lax.scan(lambda psum, i: (psum + tile(i * rows, rows), None), psum, jnp.arange(1, full))
+        if tail:
+            psum = psum + tile(full * rows, tail)
+    return layout.finish(psum, lhs.shape, rhs.shape)
+
+
+def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
+    """Time of `work.batch` products of [m, k] by [k, n]; see the module's formula."""
+    t = chip.tensor
+    passes = _passes(t, static)
+    cycles_mn = _cycles(work.m, work.k, work.n, t, passes, smoothing)
+    cycles_nm = _cycles(work.n, work.k, work.m, t, passes, smoothing)
+    cycles = work.batch * smooth_min(cycles_mn, cycles_nm, width(smoothing, jnp.minimum(cycles_mn, cycles_nm)))
+    return _cost(cycles, work, t)
+
+
+def cost_transpose(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
+    """Time of `work.batch` transposes of [m, n]: the matrix is the stationary operand of a product with the identity."""
+    t = chip.tensor
+    # Tiles of the identity are as wide as the array has rows, so that only tiles on its diagonal are multiplied.
+    cycles = work.batch * sum(
+        count_m * cycles
+        for count_m, size_m in _pieces(work.m, t.rows, smoothing)
+        for cycles in [_stream(work.n, size_m, t, smoothing) * _passes(t, static)]
+    )
+    return _cost(cycles, work, t)
+
+
+def _cost(cycles: Any, work: Any, t: Tensor) -> Cost:
+    occupancy_s = cycles / (t.clock_hz * t.rate)
+    return Cost(occupancy_s, occupancy_s + t.fill_cycles / t.clock_hz, jnp.maximum(work.batch * jnp.ceil(work.m / STREAM_ROWS), 1.0))
+
+
+def _cycles(stationary: Any, k: Any, moving: Any, t: Tensor, passes: Any, smoothing: Any) -> Any:
+    """Cycles of one product when `stationary` of its free columns are held in the array and `moving` stream through."""
+    depth = t.rows / jnp.minimum(passes, 1.0)  # fp8 double rows: one pass contracts twice the rows
+    k_tiles = smooth_ceil(k / depth, smoothing, 1 / depth)
+    multiply = sum(count * _stream(stationary, size, t, smoothing) for count, size in _pieces(moving, t.max_moving_columns, smoothing))
+    load = stationary / t.load_speedup  # runs in the background: the slower of the two streams counts
+    return k_tiles * jnp.maximum(passes, 1.0) * smooth_max(multiply, load, width(smoothing, jnp.minimum(multiply, load)))
+
+
+def _stream(stationary: Any, moving: Any, t: Tensor, smoothing: Any) -> Any:
+    """Cycles to stream `moving` columns once past every tile of the stationary operand."""
+
+    def instruction(held):
+        floor = smooth_min(t.min_columns, held, width(smoothing, jnp.minimum(t.min_columns, held)))
+        return smooth_max(floor, moving, width(smoothing, jnp.minimum(floor, moving)))
+
+    return sum(count * instruction(held) for count, held in _pieces(stationary, t.cols, smoothing))
+
+
+def _pieces(size: Any, piece: Any, smoothing: Any) -> list[tuple[Any, Any]]:
+    """A size cut into pieces, as (how many, how wide): full ones, and what is left for the last."""
+    pieces = size / piece
+    count = smooth_ceil(pieces, smoothing, 1 / piece)
+    slope = smoothing * pieces  # the part of a relaxed count that cuts nothing off the last piece
+    full = jnp.maximum(count - slope - 1, 0.0)
+    return [(full + slope, piece), (count - slope - full, size - full * piece)]
+
+
+def _passes(t: Tensor, static: Static) -> Any:
+    """Cycles per moving column for the widest operand; an operand left as it is counts as 16 bits wide when `static.narrow`."""
+    unnamed = "bf16" if static.narrow else "fp32"
+    formats = {fmt or unnamed for fmt in static.operand_formats or ("",)}
+    if "fp32" in formats:
+        return t.passes_fp32
+    return t.passes_fp8 if formats <= DOUBLE_ROW_FORMATS else t.passes_16bit
+
+
+KINDS = {
+    "nc_matmul": Kind(
+        cost=cost_matmul,
+        compute=compute_matmul,
+        basis="documented: NKI instruction reference, SDK 2.26, nc_matmul; NKI architecture guide, background LoadStationary",
+    ),
+    "nc_transpose": Kind(
+        cost=cost_transpose, compute=None, basis="documented: NKI instruction reference, SDK 2.26, nc_transpose on the Tensor Engine"
+    ),
+}
