@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from trn_jax.graph.instruction import Instruction
-from trn_jax.numerics import rounder
+from trn_jax.numerics import Overflow, Rounding, rounder
 
 
 class Cost(NamedTuple):
@@ -38,8 +38,8 @@ class Static:
 class Execution:
     """How the chip computes, as far as an instruction needs to know it."""
 
-    rounding: str = "nearest"
-    overflow: str | None = None
+    rounding: Rounding = "nearest"
+    overflow: Overflow | None = None
     fidelity: str = "tiled"
     rows: int = 128
     cols: int = 128
@@ -64,7 +64,7 @@ class Kind:
 def is_narrow_float(x: Any) -> bool:
     """Whether `x` holds floats narrower than fp32."""
     dtype = jnp.result_type(x)
-    return jax.dtypes.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
 
 
 def compute_fp32(

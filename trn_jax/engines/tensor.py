@@ -6,12 +6,12 @@ psum = lhs[:, 0:rows] @ rhs[0:rows];   psum += lhs[:, rows:2 rows] @ rhs[rows:2 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float32
 
 from trn_jax.chips.schema import Chip, Tensor
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
@@ -46,7 +46,7 @@ def compute_matmul(
         assumed (the order of the sum inside one tile is XLA's, bounded in ulp; how the hardware splits fp32 operands over its
         passes is unpublished, so fp32 products are exact here).
     """
-    if not all(jax.dtypes.issubdtype(jnp.result_type(x), jnp.floating) for x in operands):
+    if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in operands):
         return function(*operands)
     lhs, rhs = _round_operands(instruction, operands, execution, seed)
 
@@ -57,7 +57,7 @@ def compute_matmul(
     if execution.fidelity == "fused":
         product = whole(lhs, rhs)
     else:
-        product = _with_gradient_of(whole, lambda lhs, rhs: tiled(lhs, rhs, instruction.layout, execution.rows))(lhs, rhs)
+        product = _with_gradient_of(whole, lambda lhs, rhs: tiled(lhs, rhs, cast(Layout, instruction.layout), execution.rows))(lhs, rhs)
     return write(instruction, [product], execution, seed) if instruction.write_formats else [product]
 
 
@@ -77,10 +77,7 @@ def _round_operands(instruction: Instruction, operands: Sequence[Any], execution
 
 def _with_gradient_of(whole: Product, compute: Product) -> Product:
     """`compute`, differentiated as `whole`: one dot per operand, whatever loop makes the value."""
-
-    @jax.custom_jvp
-    def product(lhs, rhs):
-        return compute(lhs, rhs)
+    product = jax.custom_jvp(compute)
 
     def jvp(primals, tangents):
         lhs, rhs = primals
@@ -100,7 +97,7 @@ def _is_zero(tangent: Any) -> bool:
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
-def tiled(lhs: Array, rhs: Array, layout: Layout, rows: int) -> Float32[Array, "..."]:
+def tiled(lhs: Array, rhs: Array, layout: Layout, rows: int) -> Float32[Array, "*out"]:
     """Sums the products of K tiles of `rows` in order, in fp32; the last tile may be shorter.
 
     The first tile overwrites PSUM, so that no zeros are added; each further one is read from the operands where they are.
