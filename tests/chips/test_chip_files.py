@@ -38,8 +38,9 @@ def test_a_file_with_a_base_gives_only_what_differs(tmp_path):
     assert row[1:] == (256.0, "", "assumed", "our design study", "twice as deep", 128.0, 512.0)
 
 
-def test_the_name_defaults_to_the_file_s(tmp_path):
-    assert load_chip(write(tmp_path, 'base = "ideal"', "narrow.toml")).name == "narrow"
+def test_the_name_defaults_to_the_file_s_and_the_rest_to_the_base_s(tmp_path):
+    chip = load_chip(write(tmp_path, 'base = "ideal"', "narrow.toml"))
+    assert (chip.name, chip.rounds) == ("narrow", False)
 
 
 def test_a_complete_file_needs_no_base(tmp_path):
@@ -76,6 +77,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path):
         ("value = 256", "value = nan", r"wide.toml: tensor.rows = nan is out of range"),
         ("value = 256", "value = -inf", r"wide.toml: tensor.rows = -inf is out of range"),
         ("low = 128", "low = 300", r"wide.toml: tensor.rows = 256 lies outside its own low = 300.0 and high = 512.0"),
+        ("high = 512", "high = 200", r"wide.toml: tensor.rows = 256 lies outside its own low = 128.0 and high = 200.0"),
         ("low = 128, ", "", r"wide.toml: tensor.rows has only one of low and high"),
         ("low = 128", "low = 0", r"wide.toml \(low\): tensor.rows = 0 is out of range"),
         (
@@ -114,8 +116,8 @@ def test_a_mistake_is_named_with_file_key_and_what_is_allowed(tmp_path, old, new
         ("Trainium2", r"No chip is called 'Trainium2'. Did you mean 'trainium2'\?"),
         ("nowhere/chip.toml", r"there is no such chip file. Give a path that exists, or one of: ideal, "),
         (pathlib.Path("nowhere"), r"nowhere: there is no such chip file"),
-        (3, r"load_chip: got a int; give a chip's name or the path of a TOML file"),
-        (None, r"load_chip: got a NoneType"),
+        (3, r"load_chip: got 3; give a chip's name or the path of a TOML file"),
+        (None, r"load_chip: got None"),
     ],
 )
 def test_an_unknown_chip_lists_the_known_ones(name, message):
@@ -153,16 +155,15 @@ def test_both_ends_of_every_range_are_held(path):
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.text(alphabet=string.printable, max_size=80))
-def test_no_text_escapes_as_another_exception(text):
-    folder = pathlib.Path(os.environ.get("TMPDIR", "/tmp"))
-    path = folder / f"trn_jax_chip_{os.getpid()}.toml"
-    path.write_text(text, encoding="utf-8")
-    try:
-        with pytest.raises(ChipError):
-            load_chip(path)
-    finally:
-        path.unlink()
+@given(text=st.text(alphabet=string.printable, max_size=80))
+def test_no_text_escapes_as_another_exception(tmp_path_factory, text):
+    path = write(tmp_path_factory.getbasetemp(), text, "any.toml")
+    with pytest.raises(ChipError, match=r"any.toml: "):
+        load_chip(path)
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    assert load_chip(write(tmp_path, "\ufeff" + OWN)).tensor.rows == 256.0
 
 
 def test_chip_names_do_not_depend_on_the_folder(tmp_path, monkeypatch):

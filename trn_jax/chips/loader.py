@@ -112,15 +112,14 @@ def describe(name_or_path: str | os.PathLike[str]) -> Description:
     """The validated contents of a chip file, its base included. Raises ChipError as `load_chip`."""
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise ChipError(
-            f"load_chip: got a {type(name_or_path).__name__}; give a chip's name or the path of a TOML file. "
-            f"Known: {', '.join(list_chips())}."
+            f"load_chip: got {name_or_path!r}; give a chip's name or the path of a TOML file. Known: {', '.join(list_chips())}."
         )
     text = os.fspath(name_or_path)
     if isinstance(name_or_path, str) and not text.endswith(".toml") and not any(sep and sep in text for sep in (os.sep, os.altsep, "/")):
         return _preset(text)
     path = Path(text)
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError:
         raise ChipError(f"{path}: there is no such chip file. Give a path that exists, or one of: {', '.join(list_chips())}.") from None
     except UnicodeDecodeError as error:
