@@ -19,7 +19,7 @@ from trn_jax.models.linear import Linear
 MASKED_SCORE = -3.0e4
 
 
-def mask_scores(scores: Float[Array, "*shape"], allowed: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
+def mask_scores(scores: Float[Array, "*shape"], allowed: Bool[Array, "..."]) -> Float[Array, "*shape"]:
     """Scores with every place that is not `allowed` set to `MASKED_SCORE`.
 
     Masks combine with `&` before the call: adding two large negative numbers is what overflows.
@@ -31,16 +31,16 @@ def mask_scores(scores: Float[Array, "*shape"], allowed: Bool[Array, "*shape"]) 
     Returns:
         Array like `scores`. Gradient: that of `scores` where allowed, 0 elsewhere.
     """
-    return jnp.where(allowed, scores, jnp.asarray(MASKED_SCORE, scores.dtype))
+    return jnp.where(jnp.broadcast_to(allowed, scores.shape), scores, jnp.asarray(MASKED_SCORE, scores.dtype))
 
 
 def rotate(x_BTHE: Float[Array, "B T H E"], base: float = 10_000.0) -> Float[Array, "B T H E"]:
     """Rotary positions: feature pair i of position t turns by the angle `t base^(-2 i / e)`."""
     tokens, half = x_BTHE.shape[1], x_BTHE.shape[3] // 2
     angle_TE = np.arange(tokens)[:, None] * base ** (-np.arange(half) / half)
-    cos_T1E, sin_T1E = (jnp.asarray(f(angle_TE)[:, None, :], jnp.float32) for f in (np.cos, np.sin))
+    cos_1T1E, sin_1T1E = (jnp.asarray(f(angle_TE)[None, :, None, :], jnp.float32) for f in (np.cos, np.sin))
     first, second = jnp.split(x_BTHE.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos_T1E - second * sin_T1E, second * cos_T1E + first * sin_T1E], axis=-1)
+    turned = jnp.concatenate([first * cos_1T1E - second * sin_1T1E, second * cos_1T1E + first * sin_1T1E], axis=-1)
     return turned.astype(x_BTHE.dtype)
 
 

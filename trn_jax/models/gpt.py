@@ -92,7 +92,7 @@ class GPT(nnx.Module):
             # Rows of length one, scaled so that each element of the stream starts near one.
             x_BTD = jnp.take(self.table_VD[...], tokens_BT, axis=0).astype(config.compute_dtype) * config.d_model**0.5
             if self.position_TD is not None:
-                x_BTD = x_BTD + self.position_TD[: tokens_BT.shape[1]].astype(config.compute_dtype) * config.d_model**0.5
+                x_BTD = x_BTD + self.position_TD[None, : tokens_BT.shape[1]].astype(config.compute_dtype) * config.d_model**0.5
             x_BTD = drop(x_BTD, config.dropout, None if keys is None else keys[-1])
         x_BTD = self._run_blocks(x_BTD, None if keys is None else keys[:-1])
         x_BTD = self.final_norm(x_BTD)

@@ -29,6 +29,6 @@ def cross_entropy(logits_BTV: Float[Array, "*batch V"], targets_BT: Int[Array, "
         shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
         log_total = jnp.log(jnp.sum(jnp.exp(shifted), axis=-1))
         # A comparison with an iota picks the target's logit on the vector lanes; a gather would need a scatter in the backward pass.
-        is_target = jnp.arange(vocab) == targets_BT[..., None]
+        is_target = jnp.arange(vocab).reshape((1,) * targets_BT.ndim + (vocab,)) == targets_BT[..., None]
         log_likelihood = jnp.sum(jnp.where(is_target, shifted, 0.0), axis=-1) - log_total
         return -jnp.sum(jnp.where(valid, log_likelihood, 0.0)) / jnp.maximum(jnp.sum(valid.astype(jnp.float32)), 1.0)
