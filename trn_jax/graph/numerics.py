@@ -1,0 +1,148 @@
+"""How a program computes: auto-cast, rounding, overflow, fidelity. One record that rules, engines and time read alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from trn_jax.chips.schema import Chip
+from trn_jax.errors import FormatError, did_you_mean
+from trn_jax.numerics import FORMATS, format_of
+
+SCOPES = ("none", "matmult", "all")
+CHOICES = {
+    "rounding": ("nearest", "stochastic"),
+    "fidelity": ("fused", "tiled", "systolic"),
+    "writes": ("value", "instruction"),
+    "overflow": (None, "inf", "nan", "saturate"),
+    "activation": ("exact",),
+    "integer": ("exact",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCast:
+    """Which fp32 arithmetic is cast to a narrower format, as the Neuron compiler's --auto-cast and --auto-cast-type.
+
+    Attributes:
+        scope: "none" (as in Neuron since 2.27), "matmult" (operands of matrix multiplications), or "all" (those, and every
+            fp32 value when it is written).
+        to: The format, e.g. "bf16".
+
+    Raises:
+        FormatError: For an unknown scope or format.
+    """
+
+    scope: str = "none"
+    to: str = "bf16"
+
+    def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise FormatError(f"AutoCast scope {self.scope!r} is not known. {did_you_mean(str(self.scope), SCOPES)}")
+        if self.to not in FORMATS:
+            raise FormatError(f"AutoCast format {self.to!r} is not known. {did_you_mean(str(self.to), FORMATS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """The arithmetic of one run; static and hashable.
+
+    Attributes:
+        autocast: See `AutoCast`.
+        rounding: "nearest" or "stochastic", at every rounding point.
+        overflow: Policy beyond the largest finite value; None is each format's own.
+        fidelity: How the Tensor Engine runs: "fused", "tiled" or "systolic".
+        writes: "value" rounds every value to its dtype; "instruction" keeps fp32 inside one chain of element-wise operations.
+        rounds: False on `ideal`: nothing is rounded.
+        rows, cols: Tensor Engine array, as integers.
+        formats: Formats the chip's Tensor Engine takes; empty for any.
+        axis_sizes: Mesh axes in scope, for the cost of collectives.
+    """
+
+    autocast: AutoCast = AutoCast()
+    rounding: str = "nearest"
+    overflow: str | None = None
+    fidelity: str = "tiled"
+    writes: str = "value"
+    activation: str = "exact"
+    integer: str = "exact"
+    rounds: bool = True
+    rows: int = 128
+    cols: int = 128
+    chip_name: str = ""
+    formats: tuple[str, ...] = ()
+    axis_sizes: tuple[tuple[str, int], ...] = ()
+
+    def write_format(self, dtype: Any) -> str:
+        """Format a value of this dtype is rounded to when an instruction writes it; "" where nothing is rounded."""
+        if not self.rounds or not jax.dtypes.issubdtype(dtype, np.floating):
+            return ""
+        fmt = format_of(dtype)
+        if fmt != "fp32":
+            return fmt or ""
+        return self.autocast.to if self.autocast.scope == "all" and self.autocast.to != "fp32" else ""
+
+    def operand_format(self, dtype: Any) -> str:
+        """Format in which the Tensor Engine takes an operand of this dtype.
+
+        Raises:
+            FormatError: If the chip's Tensor Engine has no such format.
+        """
+        if not jax.dtypes.issubdtype(dtype, np.floating):
+            return ""
+        fmt = format_of(dtype) or ""
+        if fmt == "fp32" and self.autocast.scope != "none":
+            fmt = self.autocast.to
+        if self.formats and fmt not in self.formats:
+            raise FormatError(
+                f"The Tensor Engine of {self.chip_name or 'this chip'} has no {fmt or dtype} operands; it takes {', '.join(self.formats)}. "
+                "Cast before the matmul, or choose a chip that has the format."
+            )
+        return fmt
+
+    def within(self, axis_sizes: Mapping[str, int]) -> Numerics:
+        """The same arithmetic inside a shard_map over these axes."""
+        return replace(self, axis_sizes=(*self.axis_sizes, *((str(name), int(size)) for name, size in axis_sizes.items())))
+
+
+def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any) -> Numerics:
+    """Numerics of a run on `chip`, with every option checked.
+
+    Raises:
+        FormatError: For an unknown option value (with the closest match), or an auto-cast format the chip does not have.
+        TypeError: If the chip's array size is traced or not whole: running needs concrete sizes.
+    """
+    for name, value in options.items():
+        if value not in CHOICES[name]:
+            known = CHOICES[name]
+            raise FormatError(f"{name}={value!r} is not known. {did_you_mean(str(value), [str(choice) for choice in known])}")
+    autocast = AutoCast() if autocast is None else autocast
+    if not isinstance(autocast, AutoCast):
+        raise TypeError(f'autocast={autocast!r} is not accepted; give trn_jax.AutoCast("matmult", "bf16") or another AutoCast, or None.')
+    numerics = Numerics(
+        autocast=autocast,
+        rounds=chip.rounds,
+        rows=_whole(chip.tensor.rows, "tensor.rows"),
+        cols=_whole(chip.tensor.cols, "tensor.cols"),
+        chip_name=chip.name,
+        formats=chip.formats if chip.rounds else (),
+        **options,
+    )
+    if numerics.rounds and autocast.scope != "none":
+        numerics.operand_format(np.dtype(np.float32))
+    return numerics
+
+
+def _whole(size: Any, path: str) -> int:
+    if isinstance(size, jax.core.Tracer):
+        raise TypeError(
+            f"emulate needs a concrete chip, but {path} is traced: loops over tiles have static lengths. Build the chip outside jit, "
+            "grad and vmap and close over it (only latency, estimate, sweep and tune take a traced chip)."
+        )
+    if float(size) != int(size) or size < 1:
+        raise TypeError(f"emulate needs a whole number of array rows and columns, but {path} is {size}. Round it first.")
+    return int(size)

@@ -1,0 +1,81 @@
+"""Contractions: the Tensor Engine multiplies into PSUM in fp32, then PSUM is evacuated to SBUF, rounding on the way.
+
+Basis: documented (NKI: nc_matmul reads SBUF and writes PSUM; results leave PSUM through the Vector or Scalar Engine).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trn_jax.engines import layout as layouts
+from trn_jax.graph.graph import Op
+from trn_jax.graph.instruction import Instruction, Work
+from trn_jax.graph.numerics import Numerics
+from trn_jax.graph.rules.registry import register_rule, rows, streaming, writes
+
+
+def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int, int]) -> tuple[Instruction, ...]:
+    batch, m, k, n = sizes
+    output = op.outputs[0]
+    formats = tuple(numerics.operand_format(value.dtype) if numerics.rounds else _natural(value.dtype) for value in op.inputs[:2])
+    multiply = Instruction(
+        engine="tensor",
+        kind="nc_matmul",
+        function=op.name,
+        work=Work(batch=batch, m=m, k=k, n=n, elements=output.size, rows=rows(output)),
+        operand_formats=formats,
+        write_formats=("",),
+        layout=layout,
+    )
+    evacuate = Instruction(
+        engine="vector",
+        kind="tensor_copy",
+        function="evacuate",
+        work=Work(elements=output.size, rows=rows(output)),
+        write_formats=writes(op, numerics),
+    )
+    return multiply, evacuate
+
+
+def _natural(dtype: Any) -> str:
+    from trn_jax.numerics import format_of
+
+    return format_of(dtype) or "fp32"
+
+
+@register_rule("dot_general")
+def _dot_general(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
+    layout = layouts.DotLayout(op.params["dimension_numbers"])
+    return _matmul(op, numerics, layout, layout.sizes(op.inputs[0].shape, op.inputs[1].shape))
+
+
+@register_rule("conv_general_dilated")
+def _convolution(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
+    layout = layouts.ConvLayout.from_params(op.params)
+    return _matmul(op, numerics, layout, layout.sizes(op.inputs[0].shape, op.inputs[1].shape))
+
+
+@register_rule("ragged_dot_general", "ragged_dot")
+def _ragged_dot(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
+    """Each row meets the matrix of its own group: the work of one dense product, whatever the group sizes."""
+    lhs, rhs, output = op.inputs[0], op.inputs[1], op.outputs[0]
+    numbers = op.params["ragged_dot_dimension_numbers"]
+    ((lhs_contracting, _), (lhs_batch, _)) = numbers.dot_dimension_numbers
+    k = 1
+    for axis in lhs_contracting:
+        k *= lhs.shape[axis]
+    batch = 1
+    for axis in lhs_batch:
+        batch *= lhs.shape[axis]
+    m = max(1, lhs.size // max(1, k * batch))
+    n = max(1, (rhs.size // max(1, k * batch)) if output.size == 0 else output.size // max(1, m * batch))
+    return _matmul(op, numerics, None, (batch, m, k, n))
+
+
+@register_rule("fft")
+def _fft(op: Op, numerics: Numerics) -> Instruction:
+    """Radix-2 passes on GpSimd: no FFT unit is documented (assumed)."""
+    length = 1
+    for size in op.params["fft_lengths"]:
+        length *= size
+    return streaming(op, numerics, "gpsimd", "custom", elements=op.outputs[0].size * max(1, (length - 1).bit_length()))

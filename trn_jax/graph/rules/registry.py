@@ -1,0 +1,90 @@
+"""The registry of rules and the one place that applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trn_jax.errors import NoRuleError
+from trn_jax.graph.graph import Op, Value
+from trn_jax.graph.instruction import Instruction, Work
+from trn_jax.graph.numerics import Numerics
+
+Rule = Callable[[Op, Numerics], Instruction | Sequence[Instruction]]
+
+RULES: dict[str, Rule] = {}
+VIEWS: set[str] = set()  # primitives that only rename or re-index their first operand: no instruction, no cost
+
+
+def register_rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers `rule(op, numerics) -> Instruction or sequence of them` for the named primitives; a decorator.
+
+    `op` has `.inputs` and `.outputs` (values with `.shape`, `.dtype`, `.size`), `.params`, `.source` and `.scope`. The last
+    instruction writes the op's outputs: give it one write format per output (`numerics.write_format(dtype)`). An empty
+    sequence makes the op a view of its first input, which costs nothing. A later registration replaces an earlier one.
+
+        @trn_jax.register_rule("my_primitive")
+        def rule(op, numerics):
+            return trn_jax.Instruction(engine="vector", kind="tensor_copy", write_formats=(numerics.write_format(op.outputs[0].dtype),),
+                                       work=trn_jax.Work(elements=op.outputs[0].size))
+    """
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            RULES[name] = rule
+        return rule
+
+    return register
+
+
+def register_views(*names: str) -> None:
+    """Declares primitives that change no data."""
+    VIEWS.update(names)
+    register_rule(*names)(lambda op, numerics: ())
+
+
+def lower(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
+    """The instructions of one op; empty for a view.
+
+    Raises:
+        NoRuleError: If the primitive has no rule.
+    """
+    rule = RULES.get(op.name)
+    if rule is None:
+        scope = f" in {op.scope}" if op.scope else ""
+        raise NoRuleError(
+            f"No rule for primitive {op.name!r} ({op.source}{scope}), {', '.join(map(repr, op.inputs))} -> "
+            f"{', '.join(map(repr, op.outputs))}. Register one with trn_jax.register_rule({op.name!r})."
+        )
+    instructions = rule(op, numerics)
+    return (instructions,) if isinstance(instructions, Instruction) else tuple(instructions)
+
+
+def writes(op: Op, numerics: Numerics) -> tuple[str, ...]:
+    """The format each output of an op is rounded to when written."""
+    return tuple(numerics.write_format(value.dtype) for value in op.outputs)
+
+
+def narrow(values: Sequence[Value]) -> bool:
+    """Whether all array values are at most 16 bits wide: the Vector Engine's fast modes."""
+    return all(value.size_bytes <= 2 * value.size for value in values if value.size > 1)
+
+
+def rows(value: Value) -> int:
+    """Partition rows of a value: everything but its innermost dimension."""
+    return max(1, value.size // max(1, value.shape[-1] if value.shape else 1))
+
+
+def streaming(op: Op, numerics: Numerics, engine: str, kind: str, function: str = "", elements: int | None = None) -> Instruction:
+    """An instruction that streams its operands once; by default as many elements as its largest operand or output has."""
+    values = (*op.inputs, *op.outputs)
+    full = max((value.size for value in values), default=0)
+    streamed = max(1, sum(value.size == full and value.size > 1 for value in op.inputs))
+    result = max(op.outputs, key=lambda value: value.size, default=None)
+    return Instruction(
+        engine=engine,
+        kind=kind,
+        function=function or op.name,
+        work=Work(elements=full if elements is None else elements, operands=streamed, rows=rows(result) if result else 1),
+        write_formats=writes(op, numerics),
+        narrow=narrow(values),
+    )

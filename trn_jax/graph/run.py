@@ -1,0 +1,217 @@
+"""The walker: evaluates a Graph with the chip's arithmetic. It knows nodes and instructions, and no operation by name.
+
+An op whose instructions change no value is bound as JAX would bind it; any other op is handed, instruction by instruction,
+to its engines. Loops, branches and calls are rebuilt around interpreted bodies, so every JAX transformation still applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from trn_jax.engines import KINDS
+from trn_jax.engines.kind import Execution, is_narrow_float
+from trn_jax.graph.chains import internal_values
+from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While
+from trn_jax.graph.instruction import Instruction
+from trn_jax.graph.numerics import Numerics
+from trn_jax.graph.rules import lower
+from trn_jax.graph.rules.elementwise import EXACT
+from trn_jax.numerics import format_of, mix
+
+Observer = Callable[[Op, Instruction, bool], None]
+_observer: ContextVar[Observer | None] = ContextVar("trn_jax_observer", default=None)
+
+
+@contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """While active, `observer(op, instruction, changes_values)` is called for every instruction the walker meets in tracing."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+@dataclass(frozen=True)
+class Walker:
+    """Evaluates graphs under one `Numerics`."""
+
+    numerics: Numerics
+
+    def __call__(self, graph: Graph, operands: Sequence[Any], seed: Any, *, linear: Sequence[Value] = ()) -> list[Any]:
+        """Outputs of `graph` at `operands`.
+
+        `seed` is a uint32 scalar, or None where nothing is rounded stochastically. Nodes that depend on `linear` inputs (the
+        tangents of a custom rule) are evaluated as plain JAX does, because JAX will transpose them.
+        """
+        environment: dict[Value, Any] = dict(graph.constants) | dict(zip(graph.inputs, operands, strict=True))
+        internal = internal_values(graph) if self.numerics.writes == "instruction" else frozenset()
+        straight = set(linear)
+
+        def read(value: Value) -> Any:
+            return value.value if isinstance(value, Constant) else environment[value]
+
+        for position, node in enumerate(graph.nodes):
+            inputs = [read(value) for value in node.inputs]
+            walker = self
+            if straight and not straight.isdisjoint(node.inputs):
+                straight.update(node.outputs)
+                walker = PLAIN
+            outputs = walker.node(node, inputs, seed, internal)
+            environment.update(zip(node.outputs, outputs, strict=True))
+            for value in node.inputs:
+                if graph.last_use.get(value) == position:
+                    environment.pop(value, None)
+        return [read(value) for value in graph.outputs]
+
+    def node(self, node: Node, inputs: list[Any], seed: Any, internal: frozenset[Value]) -> list[Any]:
+        """Outputs of one node."""
+        if isinstance(node, Op):
+            return self.op(node, inputs, seed, internal)
+        stream = None if seed is None else mix(seed, node.index)
+        match node:
+            case Call():
+                return node.rebuild(self, inputs, stream)
+            case Scan():
+                return self.scan(node, inputs, stream)
+            case While():
+                return self.while_loop(node, inputs, stream)
+            case Branch():
+                branches = [lambda *args, body=body: self(body, args[1:], args[0]) for body in node.branches]
+                return lax.switch(inputs[0], branches, stream, *inputs[1:])
+        raise AssertionError(f"unknown node {type(node).__name__}")
+
+    def op(self, op: Op, inputs: list[Any], seed: Any, internal: frozenset[Value]) -> list[Any]:
+        """Outputs of one primitive: bound unchanged, or computed instruction by instruction."""
+        instructions = lower(op, self.numerics)
+        if not internal.isdisjoint(op.outputs):
+            instructions = (*instructions[:-1], replace(instructions[-1], write_formats=("",) * len(op.outputs)))
+        widened = any(_is_wider(x, value) for x, value in zip(inputs, op.inputs, strict=True))
+        changes = [self.changes_values(op, instruction) for instruction in instructions]
+        observer = _observer.get()
+        if observer is not None:
+            for instruction, change in zip(instructions, changes, strict=True):
+                observer(op, instruction, change)
+        keeps_fp32 = not internal.isdisjoint(op.outputs) and any(is_narrow_float(value.aval) for value in op.outputs)
+        if not (any(changes) or widened or keeps_fp32):
+            return op.bind(*inputs)
+        stream = None if seed is None else mix(seed, op.index)
+        values = self.compute(op, instructions, inputs, stream)
+        return [x if value in internal else _as_declared(x, value) for x, value in zip(values, op.outputs, strict=True)]
+
+    def changes_values(self, op: Op, instruction: Instruction) -> bool:
+        """Whether an instruction gives other values than JAX binding the op would."""
+        numerics = self.numerics
+        if not numerics.rounds:
+            return instruction.kind == "nc_matmul" and numerics.fidelity != "fused" and instruction.layout is not None
+        if instruction.kind == "nc_matmul":
+            tiled = numerics.fidelity != "fused" and instruction.layout is not None
+            pairs = zip(instruction.operand_formats, op.inputs, strict=False)
+            return tiled or any(fmt and fmt != format_of(value.dtype) for fmt, value in pairs)
+        pairs = zip(instruction.write_formats, op.outputs, strict=True)
+        return any(fmt and not (op.name in EXACT and fmt == format_of(value.dtype)) for fmt, value in pairs)
+
+    def compute(self, op: Op, instructions: Sequence[Instruction], inputs: list[Any], stream: Any) -> list[Any]:
+        """Runs an op's instructions, each on the values of the one before."""
+        execution = Execution(
+            rounding=self.numerics.rounding,
+            overflow=self.numerics.overflow,
+            fidelity=self.numerics.fidelity,
+            rows=self.numerics.rows,
+            cols=self.numerics.cols,
+        )
+        values, function = inputs, _in_fp32(op)
+        for position, instruction in enumerate(instructions):
+            compute = KINDS[instruction.engine][instruction.kind].compute
+            if compute is not None:
+                inner = None if stream is None else mix(stream, position)
+                values, function = compute(instruction, function, values, execution, inner), _same
+        return list(values) if instructions else op.bind(*(_as_declared(x, v) for x, v in zip(inputs, op.inputs, strict=True)))
+
+    def scan(self, node: Scan, inputs: list[Any], seed: Any) -> list[Any]:
+        """lax.scan with an interpreted body; every iteration has its own random stream."""
+        split, stop = node.num_consts, node.num_consts + node.num_carry
+        consts, carry, slices = inputs[:split], inputs[split:stop], inputs[stop:]
+        iterations = () if seed is None else jnp.arange(node.length, dtype=jnp.uint32)
+
+        def body(state: list[Any], step: Any) -> tuple[list[Any], list[Any]]:
+            iteration, xs = step
+            inner = None if seed is None else mix(seed, iteration)
+            outputs = self(node.body, [*consts, *state, *xs], inner)
+            return outputs[: node.num_carry], outputs[node.num_carry :]
+
+        final, stacked = lax.scan(body, carry, (iterations, slices), length=node.length, reverse=node.reverse, unroll=node.unroll)
+        return [*final, *stacked]
+
+    def while_loop(self, node: While, inputs: list[Any], seed: Any) -> list[Any]:
+        """lax.while_loop with interpreted condition and body."""
+        split, stop = node.condition_num_consts, node.condition_num_consts + node.body_num_consts
+        condition_consts, body_consts, carry = inputs[:split], inputs[split:stop], inputs[stop:]
+        counter = None if seed is None else jnp.zeros((), jnp.uint32)
+
+        def condition(state: Any) -> Any:
+            iteration, values = state
+            inner = None if seed is None else mix(seed, iteration, 0)
+            return self(node.condition, [*condition_consts, *values], inner)[0]
+
+        def body(state: Any) -> Any:
+            iteration, values = state
+            inner = None if seed is None else mix(seed, iteration, 1)
+            values = self(node.body, [*body_consts, *values], inner)
+            return (None if iteration is None else iteration + jnp.uint32(1), values)
+
+        return list(lax.while_loop(condition, body, (counter, carry))[1])
+
+
+PLAIN = Walker(Numerics(rounds=False, fidelity="fused"))
+
+
+def _same(*values: Any) -> list[Any]:
+    return list(values)
+
+
+def _is_wider(x: Any, value: Value) -> bool:
+    """Whether a chain kept `x` in fp32 although its value is declared narrower."""
+    return value.is_float and getattr(x, "dtype", value.dtype) != value.dtype
+
+
+def _as_declared(x: Any, value: Value) -> Any:
+    return x.astype(value.dtype) if value.is_float and x.dtype != value.dtype else x
+
+
+def _in_fp32(op: Op) -> Callable[..., list[Any]]:
+    """The op's mathematics on fp32 operands, with fp32 results: its dtype parameters are widened."""
+    changed: dict[str, Any] = {}
+    narrow_result = any(is_narrow_float(value.aval) for value in op.outputs)
+    if "preferred_element_type" in op.params:
+        changed["preferred_element_type"] = jnp.float32
+        if "precision" in op.params:
+            changed["precision"] = lax.Precision.HIGHEST
+    for name in ("new_dtype", "dtype"):
+        if name in op.params and narrow_result:
+            changed[name] = jnp.dtype(jnp.float32)
+
+    def function(*operands: Any) -> list[Any]:
+        return op.bind(*(jnp.asarray(x, jnp.float32) if is_narrow_float(x) else x for x in operands), **changed)
+
+    return function
+
+
+def evaluate_plain(graph: Graph, operands: Sequence[Any]) -> list[Any]:
+    """The Graph as plain JAX evaluates it: the proof that it lost nothing."""
+    return PLAIN(graph, operands, None)
+
+
+def constant_seed_in_training(seed: Any, graph: Graph, operands: Sequence[Any]) -> bool:
+    """Whether a Python int seeds a jitted function that gives back narrow arrays like those it took: an update loop."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in operands)
+    narrow_inputs = {(v.shape, v.dtype) for v in graph.inputs if v.is_float and v.shape and v.dtype.itemsize < 4}
+    return isinstance(seed, int) and traced and any((v.shape, v.dtype) in narrow_inputs for v in graph.outputs)
