@@ -71,7 +71,16 @@ COPIES = {"convert_element_type": "cast", "copy": "copy", "copy_p": "copy", "red
 EXACT = frozenset("max min neg abs sign select_n clamp copy real imag floor ceil round stop_gradient".split())
 
 register_views(
-    "stop_gradient", "name", "optimization_barrier", "pvary", "pcast", "sharding_constraint", "mesh_cast", "reshard", "device_put"
+    "stop_gradient",
+    "name",
+    "optimization_barrier",
+    "pvary",
+    "pcast",
+    "replicated",
+    "sharding_constraint",
+    "mesh_cast",
+    "reshard",
+    "device_put",
 )
 
 
