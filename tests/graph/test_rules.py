@@ -1,0 +1,96 @@
+"""The rule registry: total over what it meets, extensible by users, loud about what it does not know."""
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.interpreters import mlir
+
+import trn_jax
+from trn_jax._compat import trace_graph
+from trn_jax.graph.graph import Op, walk
+from trn_jax.graph.instruction import ENGINES
+from trn_jax.graph.numerics import Numerics
+from trn_jax.graph.rules import RULES, VIEWS, lower
+from trn_jax.graph.run import evaluate_plain
+
+from programs import PROGRAMS  # isort: skip
+
+TRN2 = trn_jax.load_chip("trainium2")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_graph_loses_nothing(name):
+    fn, args = PROGRAMS[name]
+    with jax.numpy_rank_promotion("allow"):
+        traced = trace_graph(fn, *args)
+        outputs = jax.tree.unflatten(traced.out_tree, jax.jit(lambda *xs: evaluate_plain(traced.graph, xs))(*traced.operands))
+        expected = jax.jit(fn)(*args)
+    assert [np.asarray(x).tobytes() for x in jax.tree.leaves(outputs)] == [np.asarray(x).tobytes() for x in jax.tree.leaves(expected)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_operation_becomes_instructions_of_known_engines_and_kinds(name):
+    fn, args = PROGRAMS[name]
+    with jax.numpy_rank_promotion("allow"):
+        graph = trace_graph(fn, *args).graph
+    for node in walk(graph):
+        if isinstance(node, Op):
+            instructions = lower(node, Numerics())
+            for instruction in instructions:
+                assert instruction.engine in ENGINES
+                assert instruction.kind in trn_jax.engines.KINDS[instruction.engine]
+            if node.outputs and not instructions:
+                assert node.name in VIEWS | {"transpose", "bitcast_convert_type"}
+            if instructions:
+                assert len(instructions[-1].write_formats) == len(node.outputs)
+
+
+def test_softmax_is_visible_on_vector_and_scalar():
+    graph = trace_graph(jax.nn.softmax, jax.ShapeDtypeStruct((128, 512), jnp.float32)).graph
+    found = [(i.engine, i.kind, i.function) for node in walk(graph) if isinstance(node, Op) for i in lower(node, Numerics())]
+    assert ("vector", "tensor_reduce", "maximum") in found
+    assert ("scalar", "activation", "exp") in found
+    assert ("vector", "tensor_reduce", "add") in found
+    assert any(engine == "vector" and function == "divide" for engine, _, function in found)
+
+
+def test_sources_and_scopes_point_at_the_user():
+    def f(x):
+        with jax.named_scope("layer0"):
+            return jnp.exp(x)
+
+    (node,) = (n for n in walk(trace_graph(f, jnp.ones(3)).graph) if n.name == "exp")
+    assert "test_rules.py" in node.source
+    assert node.scope == "layer0"
+
+
+def double_primitive():
+    primitive = jax.extend.core.Primitive("double_for_test")
+    primitive.def_impl(lambda x: x * 2)
+    primitive.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda x: x * 2, multiple_results=False))
+    return primitive
+
+
+def test_an_unknown_primitive_names_itself_the_users_line_and_the_way_out():
+    primitive = double_primitive()
+    with pytest.raises(trn_jax.NoRuleError, match=r"'double_for_test' \(.*test_rules\.py.*register_rule\('double_for_test'\)"):
+        trn_jax.emulate(lambda x: primitive.bind(x), TRN2)(jnp.ones(3))
+
+
+def test_a_registered_rule_runs_and_rounds():
+    primitive = double_primitive()
+
+    @trn_jax.register_rule("double_for_test")
+    def rule(op, numerics):
+        value = op.outputs[0]
+        work = trn_jax.Work(elements=value.size)
+        return trn_jax.Instruction(engine="vector", kind="tensor_scalar", work=work, write_formats=(numerics.write_format(value.dtype),))
+
+    try:
+        fn = trn_jax.emulate(lambda x: primitive.bind(x), TRN2, autocast=trn_jax.AutoCast("all", "bf16"))
+        assert fn(jnp.array([1 + 2**-9])).tolist() == [2.0]
+    finally:
+        del RULES["double_for_test"]
