@@ -5,12 +5,14 @@ Two programs of equal structure differ only in numbers, so `jax.tree.map(jnp.sta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from trn_jax.graph.instruction import Instruction
 
@@ -23,7 +25,7 @@ class Row:
         instruction: What runs; None on the closing row of a loop.
         waits: Earlier rows whose results this one reads.
         label: Name for tables and traces, e.g. "nc_matmul dot_general".
-        source: User's line, "file.py:12 (fn)".
+        source: User's line, "file.py:12 (fn)"; several, joined by "; ", for a fused row.
         scope: jax.named_scope path, "" outside any.
     """
 
@@ -48,9 +50,17 @@ class Loop:
     carried: tuple[tuple[tuple[int, ...], int], ...]
 
 
+class Origin(Protocol):
+    """What a Program was made from, so that it can be made again with other passes."""
+
+    def build(self, passes: tuple[str, ...]) -> Program:
+        """The program of the same function with these passes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Everything static about a Program; equality and hash leave out labels, sources and scopes."""
+    """Everything static about a Program; equality and hash leave out labels, sources, scopes and the traced function."""
 
     engines: tuple[str, ...]  # per row; "loop" on closing rows
     kinds: tuple[str, ...]
@@ -58,6 +68,9 @@ class Structure:
     waits: tuple[tuple[int, ...], ...]
     loops: tuple[Loop, ...]
     rows: tuple[Row, ...] = field(compare=False, repr=False)
+    functions: tuple[str, ...] = ()  # per row, as `Instruction.function`; these two are what a cost may look at besides `narrow`
+    operand_formats: tuple[tuple[str, ...], ...] = ()
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["structure"])
@@ -67,10 +80,80 @@ class Program:
 
     Attributes:
         structure: Static: rows, engines, kinds, dependencies, loops.
-        table: One float array of shape [rows] for each field of `Work`, and for
-            `reuse_bytes` (DMA rows: bytes touched in SBUF since this data was last there; infinite when it has to move anyway:
-            the data moved is min(bytes, max(0, reuse_bytes - SBUF))) and `trips` (closing rows: iterations; else 1).
+        table: One float array of shape [rows] (or [programs, rows] for a batch) for each field of `Work`, and for
+            `reuse_bytes` (DMA rows: bytes of SBUF it takes to still have this data; infinite when it has to move anyway:
+            the data moved is min(bytes, max(0, reuse_bytes - SBUF))), `hbm` (1 on rows whose bytes cross HBM, else 0) and
+            `trips` (closing rows: iterations; else 1).
     """
 
     structure: Structure
     table: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """Rows of the stream, closing rows of loops included."""
+        return len(self.structure.rows)
+
+    def __repr__(self) -> str:
+        counts = Counter(engine for engine in self.structure.engines if engine != "loop")
+        engines = ", ".join(f"{engine} {count}" for engine, count in sorted(counts.items(), key=lambda item: -item[1]))
+        loops = f"; {len(self.structure.loops)} loops" if self.structure.loops else ""
+        return f"Program({sum(counts.values())} instructions: {engines}{loops})"
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """The instruction records in stream order; a loop's body once."""
+        return tuple(row.instruction for row in self.structure.rows if row.instruction is not None)
+
+    @property
+    def repeats(self) -> Any:
+        """How often each row runs: the product of the trips of the loops around it; shape of a column of the table."""
+        trips = self.table["trips"]
+        repeats = trips * 0 + 1
+        rows = np.arange(len(self))
+        for loop in self.structure.loops:
+            inside = (rows >= loop.begin) & (rows < loop.end)
+            repeats = repeats * (1 + inside * (trips[..., loop.end, None] - 1))
+        return repeats
+
+    @property
+    def flops(self) -> Any:
+        """Floating point operations of the Tensor Engine's products, 2 batch m k n each, all iterations counted."""
+        products = np.array([kind == "nc_matmul" for kind in self.structure.kinds])
+        table = self.table
+        return (2 * products * table["batch"] * table["m"] * table["k"] * table["n"] * self.repeats).sum(-1)
+
+    @property
+    def compulsory_bytes(self) -> Any:
+        """Bytes that cross HBM however large SBUF is: inputs, outputs and what instructions fetch there themselves."""
+        table = self.table
+        return (table["hbm"] * (table["reuse_bytes"] == np.inf) * table["bytes"] * self.repeats).sum(-1)
+
+    def with_passes(self, passes: tuple[str, ...] | list[str]) -> Program:
+        """The same function lowered again with these passes only; `()` gives the unfused stream.
+
+        Raises:
+            ProgramError: For an unknown pass.
+            ValueError: If the program was built by hand and has no function to lower again.
+        """
+        if self.structure.origin is None:
+            raise ValueError("This Program was built by hand; only a program from trn_jax.trace can be lowered again with other passes.")
+        return self.structure.origin.build(tuple(passes))
+
+    def to_table(self) -> list[dict[str, Any]]:
+        """What runs where, one dict per row: `row, engine, kind, label, repeats, waits, source, scope` and the columns."""
+        structure, repeats = self.structure, np.asarray(self.repeats)
+        columns = {name: np.asarray(column) for name, column in self.table.items() if name != "trips"}
+        return [
+            {
+                "row": index,
+                "engine": structure.engines[index],
+                "kind": structure.kinds[index],
+                "label": row.label,
+                "repeats": repeats[..., index].tolist(),
+                "waits": row.waits,
+                "source": row.source,
+                "scope": row.scope,
+                **{name: column[..., index].tolist() for name, column in columns.items()},
+            }
+            for index, row in enumerate(structure.rows)
+        ]
