@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from trn_jax.graph.instruction import Instruction
@@ -76,6 +75,13 @@ def compute_fp32(
     """
     widened = [jnp.asarray(x, jnp.float32) if is_narrow_float(x) else x for x in operands]
     return write(instruction, function(*widened), execution, seed)
+
+
+def compute_move(
+    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, seed: Any
+) -> list[Any]:
+    """Pure data movement: the values stay what they are."""
+    return function(*operands)
 
 
 def write(instruction: Instruction, values: Sequence[Any], execution: Execution, seed: Any) -> list[Any]:

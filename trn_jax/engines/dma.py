@@ -1,0 +1,101 @@
+"""DMA engines: moving bytes between HBM and SBUF, unless SBUF still holds them.
+
+occupancy = max(moved (row + 400 B) / row / min(DMA rate, HBM share), transfers x issue time)
+moved     = min(bytes, max(0, bytes touched since last use - SBUF))         latency = occupancy + fixed latency
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from trn_jax.chips.schema import Chip
+from trn_jax.engines.kind import Cost, Kind, Static, compute_move
+from trn_jax.timing.smoothing import is_hard, smooth_ceil, smooth_max, smooth_min, smooth_relu, width
+
+TRANSPOSE_SHARE = 0.9  # of the copy rate. Basis: documented for Trainium2 (up to 90 %), assumed elsewhere
+PACKET_BYTES = 64 * 1024  # of each engine in one transfer. Basis: assumed (the packet size of collectives; 32 KiB is enough for the rate)
+TILE_BYTES = 128 * 2048  # after which a consumer may start: 2 KiB, the least that is efficient, in each partition. Basis: assumed
+
+
+def copy_s(moved_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any) -> Any:
+    """Seconds that a core's DMA engines need for bytes in contiguous rows, at the calibrated rate.
+
+    What the core gets is the smaller of its engines' rate and its share of one HBM stack: the larger of two times.
+    """
+    dma, hbm = chip.dma, chip.hbm
+    streamed_bytes = moved_bytes * (1 + dma.row_overhead_bytes / jnp.maximum(row_bytes, 1.0))
+    engines_s = streamed_bytes / (dma.bandwidth_bytes_per_s * dma.rate)
+    stack_s = streamed_bytes * hbm.stacks * hbm.active_cores / hbm.bandwidth_bytes_per_s
+    return smooth_max(engines_s, stack_s, _width(engines_s, stack_s, smoothing))
+
+
+def transfer_s(moved_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any) -> Any:
+    """Seconds until the queue is free again: the copy, but no less than its transfers need to be issued."""
+    packets = moved_bytes / (chip.dma.engines * PACKET_BYTES)
+    issue_s = smooth_ceil(packets, smoothing, 1 / (chip.dma.engines * PACKET_BYTES)) * chip.dma.issue_s
+    busy_s = copy_s(moved_bytes, row_bytes, chip, smoothing)
+    return smooth_max(busy_s, issue_s, _width(busy_s, issue_s, smoothing))
+
+
+def moved_bytes(size_bytes: Any, reuse_bytes: Any, chip: Chip, smoothing: Any) -> Any:
+    """Bytes that have to move when `reuse_bytes` of other data went through SBUF since these were last there.
+
+    Args:
+        size_bytes: Bytes of the data.
+        reuse_bytes: Infinite where nothing can be reused: then all bytes move, exactly.
+        chip: `chip.sbuf.size_bytes` is read.
+        smoothing: Rounds off both corners, and adds smoothing * bytes * reuse / (reuse + SBUF), so that the size of SBUF
+            matters also to data that fits.
+
+    Returns:
+        Bytes between 0 and size_bytes at smoothing 0.
+
+    Gradient: in SBUF -1 between the corners; never 0 under smoothing where something could be reused.
+    Basis: assumed (least recently used data leave SBUF first).
+    """
+    sbuf_bytes = chip.sbuf.size_bytes
+    finite = jnp.isfinite(reuse_bytes)
+    reuse_bytes = jnp.where(finite, reuse_bytes, 0.0)
+    missing = smooth_relu(reuse_bytes - sbuf_bytes, width(smoothing, sbuf_bytes))
+    moved = smooth_min(missing, size_bytes, _width(missing, size_bytes, smoothing))
+    if not is_hard(smoothing):
+        moved = moved + smoothing * size_bytes * reuse_bytes / (reuse_bytes + sbuf_bytes)
+    return jnp.where(finite, moved, size_bytes)
+
+
+def _width(a: Any, b: Any, smoothing: Any) -> Any:
+    """A width relative to the smaller of two positive quantities, without a kink."""
+    if is_hard(smoothing):
+        return 0.0
+    total = a + b
+    return smoothing * jnp.where(total > 0, a * b / jnp.where(total > 0, total, 1.0), 0.0)
+
+
+def _cost(work: Any, chip: Chip, smoothing: Any, share: float) -> Cost:
+    moved = moved_bytes(work.bytes, getattr(work, "reuse_bytes", np.inf), chip, smoothing)
+    occupancy_s = transfer_s(moved / share, work.row_bytes, chip, smoothing)
+    part = moved / jnp.maximum(work.bytes, 1.0)  # data that is still in SBUF is there at once
+    return Cost(occupancy_s, occupancy_s + part * chip.dma.latency_s, jnp.maximum(jnp.ceil(work.bytes / TILE_BYTES), 1.0))
+
+
+def cost_copy(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
+    """A copy at the full rate."""
+    return _cost(work, chip, smoothing, 1.0)
+
+
+def cost_transpose(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
+    """A transpose on the way from HBM to SBUF."""
+    return _cost(work, chip, smoothing, TRANSPOSE_SHARE)
+
+
+KINDS = {
+    "dma_copy": Kind(
+        cost=cost_copy, compute=compute_move, basis="documented: DMA bandwidth guide (rate, latency); calibrated: row-size efficiency"
+    ),
+    "dma_transpose": Kind(
+        cost=cost_transpose, compute=compute_move, basis="documented: Trainium2 guide, DMA transpose at up to 90 % of the rate"
+    ),
+}

@@ -1,0 +1,33 @@
+"""Scalar Engine (ACT): functions of one tensor from tables, one column per cycle, computed in fp32.
+
+cycles = N + overhead per instruction; scale, bias and the function itself are free
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trn_jax.chips.schema import Chip
+from trn_jax.engines.kind import Cost, Kind, Static, compute_fp32
+from trn_jax.engines.stream import PSUM_COLUMNS, SBUF_COLUMNS, streaming_cost
+
+
+def cost_activation(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
+    """N columns; loading the function's table is left out, as a good order of instructions seldom changes it."""
+    columns = PSUM_COLUMNS if static.function == "evacuate" else SBUF_COLUMNS
+    return streaming_cost(work.elements, chip.scalar, smoothing, columns=columns, min_cycles=chip.scalar.min_cycles)
+
+
+def cost_activation_reduce(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
+    """N columns, and a second, shortest instruction that reads the accumulator."""
+    shortest = chip.scalar.min_cycles
+    return streaming_cost(work.elements, chip.scalar, smoothing, min_cycles=shortest, extra_cycles=shortest)
+
+
+_TABLE = "documented: NKI instruction reference, SDK 2.26, "
+
+KINDS = {
+    "activation": Kind(cost=cost_activation, compute=compute_fp32, basis=_TABLE + "activation: max(64, N)"),
+    "activation_reduce": Kind(cost=cost_activation_reduce, compute=compute_fp32, basis=_TABLE + "activation_reduce: max(64, N) + 64"),
+    "tensor_copy": Kind(cost=cost_activation, compute=compute_fp32, basis=_TABLE + "tensor_copy: max(64, N)"),
+}

@@ -1,0 +1,100 @@
+"""Vector Engine (DVE): two-tensor arithmetic, reductions, scans, copies and casts, computed in fp32.
+
+cycles = c N + overhead per instruction; c = 1 with one operand in SBUF, 2 with two, 8 for reciprocal, less for 16-bit data
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from trn_jax.chips.schema import Chip, Vector
+from trn_jax.engines.kind import Cost, Execution, Kind, Static, compute_fp32
+from trn_jax.engines.stream import PSUM_COLUMNS, SBUF_COLUMNS, streaming_cost
+from trn_jax.graph.instruction import Instruction
+from trn_jax.numerics import format_of
+
+HALVED_REDUCTIONS = frozenset({"add", "maximum"})  # 16-bit reductions that read two elements per lane and cycle
+RNG_CYCLES = 8.0  # integer operations of one XORWOW step, per word drawn. Basis: assumed
+
+Columns = Callable[[Any, Vector, Static], Any]
+
+
+def _kind(cycles_per_column: float | Columns, basis: str, columns: int = SBUF_COLUMNS) -> Kind:
+    """A kind that streams its operands with c cycles per column."""
+
+    def cost(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
+        c = cycles_per_column(work, chip.vector, static) if callable(cycles_per_column) else cycles_per_column
+        widest = PSUM_COLUMNS if static.function == "evacuate" else columns
+        return streaming_cost(work.elements, chip.vector, smoothing, c, columns=widest, min_cycles=chip.vector.min_cycles)
+
+    return Kind(cost=cost, compute=compute_fp32, basis=basis)
+
+
+def _two_tensors(work: Any, vector: Vector, static: Static) -> Any:
+    operands = jnp.maximum(work.operands, 1.0)
+    return operands / vector.tensor_tensor_speedup_16bit if static.narrow else operands
+
+
+def _one_tensor(work: Any, vector: Vector, static: Static) -> Any:
+    """One column per cycle; faster for 16-bit data between SBUF and SBUF, never out of PSUM, which holds fp32."""
+    return 1 / vector.copy_speedup_16bit if static.narrow and static.function != "evacuate" else 1.0
+
+
+def _reduction(work: Any, vector: Vector, static: Static) -> Any:
+    return 0.5 if static.narrow and static.function in HALVED_REDUCTIONS else 1.0
+
+
+def _memset(work: Any, vector: Vector, static: Static) -> Any:
+    return 0.5 if static.narrow else 1.0
+
+
+_TABLE = "documented: NKI instruction reference, SDK 2.26, "
+
+KINDS = {
+    "tensor_tensor": _kind(_two_tensors, _TABLE + "tensor_tensor: 2 N, N for 16-bit operands"),
+    "tensor_scalar": _kind(_one_tensor, _TABLE + "tensor_scalar: N; Trainium2 guide, performance modes"),
+    "tensor_copy": _kind(_one_tensor, _TABLE + "tensor_copy: N; Trainium2 guide, performance modes; PSUM is read 512 columns at a time"),
+    "tensor_reduce": _kind(_reduction, _TABLE + "tensor_reduce: N, N/2 for 16-bit add and max"),
+    "tensor_tensor_scan": _kind(2.0, _TABLE + "tensor_tensor_scan: 2 N"),
+    "select": _kind(2.0, _TABLE + "tensor_copy_predicated: 2 N with both operands in SBUF"),
+    "reciprocal": _kind(8.0, _TABLE + "reciprocal: 8 N"),
+    "bn_stats": _kind(1.0, _TABLE + "bn_stats: N, at most 512 columns", columns=512),
+    "max8": _kind(1.0, _TABLE + "max8, nc_find_index8: N"),
+    "memset": _kind(_memset, _TABLE + "memset: N, N/2 for 16-bit data"),
+    "rng": _kind(RNG_CYCLES, "assumed: one XORWOW step per word; no figure is published for this engine before Trainium3"),
+}
+
+
+def softmax(x: Float[Array, "*batch n"], chip: Chip) -> Float[Array, "*batch n"]:
+    """Softmax over the last axis, in the instructions the chip runs, each computed in fp32.
+
+        m = tensor_reduce(max, x);  e = activation(exp, x - m);  s = tensor_reduce(add, e);  y = tensor_scalar(e * reciprocal(s))
+
+    Args:
+        x: Scores, float32 or narrower.
+        chip: An `ideal` chip, which rounds nothing, gives plain fp32 values in x.dtype.
+
+    Returns:
+        Probabilities in x.dtype; intermediate values are written in fp32, so a narrow result is rounded once.
+
+    Gradient: that of softmax at the values computed; straight through the rounding.
+    Basis: documented (NKI: subtraction is the activation's free bias; Vector and Scalar compute in fp32 and round on write).
+    """
+    from trn_jax.engines import KINDS as ALL
+
+    def issue(engine: str, kind: str, function: str, mathematics: Callable[..., Any], *operands: Any, fmt: str = "fp32") -> Any:
+        instruction = Instruction(engine=engine, kind=kind, function=function, write_formats=(fmt if chip.rounds else "",))
+        compute = ALL[engine][kind].compute
+        assert compute is not None
+        return compute(instruction, lambda *values: [mathematics(*values)], operands, Execution(), None)[0]
+
+    peak = issue("vector", "tensor_reduce", "maximum", lambda x: jnp.max(x, axis=-1, keepdims=True), x)
+    powers = issue("scalar", "activation", "exp", lambda x, peak: jnp.exp(x - peak), x, peak)
+    total = issue("vector", "tensor_reduce", "add", lambda e: jnp.sum(e, axis=-1, keepdims=True), powers)
+    inverse = issue("vector", "reciprocal", "reciprocal", lambda s: 1 / s, total)
+    fmt = format_of(x.dtype) or "fp32"
+    return issue("vector", "tensor_scalar", "multiply", lambda e, r: e * r, powers, inverse, fmt=fmt).astype(x.dtype)
