@@ -1,7 +1,11 @@
-"""The bits of float32: sign, magnitude and the constants that rounding on bits needs.
+"""The bits of float32, and how many of them a format discards.
 
-Non-negative float32 values are ordered as their bits are, so one integer addition rounds a value, its carry moving into the
-exponent by itself. Integer operations also keep subnormal values, which float32 arithmetic may flush to zero.
+Magnitudes are ordered as their bits are, so adding an integer to the bits rounds a value, and its carry moves into the
+exponent by itself. A format keeps `mantissa_bits` of float32's 23 above `min_normal`, and one fewer in each binade below:
+
+    discarded = 23 - mantissa_bits + max(0, exponent(min_normal) - exponent(x))
+
+Integer operations also keep float32's own subnormal values, which its arithmetic may flush to zero.
 """
 
 from __future__ import annotations
@@ -11,11 +15,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float32, UInt32
 
+from trn_jax.numerics.formats import Format
+
 SIGN = np.uint32(0x8000_0000)
 MAGNITUDE = np.uint32(0x7FFF_FFFF)
 INF = np.uint32(0x7F80_0000)  # magnitudes above are NaN
 NAN = np.uint32(0x7FC0_0000)
-MANTISSA_BITS = 23
+ONE_BINADE = np.uint32(0x0080_0000)  # the exponent's lowest bit, just above the 23 mantissa bits
+MANTISSA_BITS = np.uint32(23)
 
 
 def to_bits(x: Float32[Array, "*dims"]) -> UInt32[Array, "*dims"]:
@@ -28,11 +35,22 @@ def to_float(bits: UInt32[Array, "*dims"]) -> Float32[Array, "*dims"]:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def bits_of(value: float | np.float32) -> np.uint32:
+def bits_of(value: float) -> np.uint32:
     """The bits of one known float32 value."""
     return np.float32(value).view(np.uint32)
 
 
-def low_mask(count: int) -> np.uint32:
-    """A word whose lowest `count` bits are set."""
-    return np.uint32((1 << count) - 1)
+def has_float32_exponents(fmt: Format) -> bool:
+    """Whether exponents are float32's own: then equally many bits are discarded everywhere, float32's subnormals included."""
+    return fmt.exponent_bits == 8 and fmt.specials == "ieee"
+
+
+def discarded_bits(magnitude: UInt32[Array, "*dims"], fmt: Format) -> UInt32[Array, "*dims"]:
+    """How many low bits of each significand (its leading one included) lie below the distance between neighbours."""
+    lowest_exponent = bits_of(fmt.min_normal) >> MANTISSA_BITS
+    return lowest_exponent + MANTISSA_BITS - np.uint32(fmt.mantissa_bits) - jnp.minimum(magnitude >> MANTISSA_BITS, lowest_exponent)
+
+
+def cleared(word: UInt32[Array, "*dims"], count: UInt32[Array, "*dims"] | np.uint32) -> UInt32[Array, "*dims"]:
+    """The word with its lowest `count` bits (at most 31) set to zero."""
+    return word & (np.uint32(0xFFFF_FFFF) << count)

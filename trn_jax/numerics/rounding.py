@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, Float32
 
 from trn_jax.errors import FormatError, did_you_mean
@@ -111,41 +110,51 @@ def _build(fmt: Format, rounding: Rounding, overflow: Overflow, container: Forma
     if _holds(fmt, container):
         return lambda x, seed=None: x
     largest = _largest_common(fmt, container)
-    compute = partial(_round_float32, fmt=fmt, stochastically=rounding == "stochastic", overflow=overflow, largest=largest)
-    compute.__name__ = f"round_{fmt.name}_{rounding}"  # pyright: ignore[reportAttributeAccessIssue]
-    return _straight_through(jax.jit(compute))
+    bound = bits.bits_of(largest), {"inf": bits.INF, "nan": bits.NAN, "saturate": bits.bits_of(largest)}[overflow]
+    if bits.has_float32_exponents(fmt) and overflow == "inf" and largest == fmt.max_finite:
+        bound = None
+    rounded = _straight_through(partial(_round_float32, fmt=fmt, bound=bound), f"round_{fmt.name}_{rounding}")
+    if rounding == "stochastic":
+        return lambda x, seed: rounded(x, seed)
+    return lambda x, seed=None: rounded(x)
 
 
-def _round_float32(x: Array, seed: Array | None = None, *, fmt: Format, stochastically: bool, overflow: Overflow, largest: float) -> Array:
-    """The whole rounding: nearest when it is a single operation of XLA, otherwise on sign and magnitude."""
-    float32_exponents = fmt.exponent_bits == 8 and fmt.specials == "ieee"
-    if not stochastically and float32_exponents and overflow == "inf" and largest == fmt.max_finite:
-        return lax.reduce_precision(x, fmt.exponent_bits, fmt.mantissa_bits)
+def _round_float32(x: Array, *seed: Array, fmt: Format, bound: tuple[np.uint32, np.uint32] | None) -> Array:
+    """Rounds to nearest without a seed, stochastically with one.
+
+    `bound` is the largest finite magnitude and what stands for everything past it. Without one the carry past the largest
+    value is infinity by itself (the exponents are float32's own), and the sign bit may stay where it is: only a NaN's carry
+    could reach it.
+    """
     word = bits.to_bits(x)
-    magnitude = word & bits.MAGNITUDE
-    if stochastically:
-        assert seed is not None
-        rounded = stochastic.round_magnitude(magnitude, fmt, high_bits(seed, x.shape))
+    magnitude = word if bound is None else word & bits.MAGNITUDE
+    if seed:
+        rounded = stochastic.round_magnitude(magnitude, fmt, high_bits(seed[0], x.shape))
     else:
         rounded = nearest.round_magnitude(magnitude, fmt)
-    if not (float32_exponents and overflow == "inf" and largest == fmt.max_finite):  # else the carry has made it infinity
-        beyond = {"inf": bits.INF, "nan": bits.NAN, "saturate": bits.bits_of(largest)}[overflow]
-        rounded = jnp.where(rounded > bits.bits_of(largest), beyond, rounded)
-    return jnp.where(magnitude > bits.INF, x, bits.to_float(rounded | (word & bits.SIGN)))
+    if bound is not None:
+        largest, beyond = bound
+        rounded = jnp.where(rounded > largest, beyond, rounded) | (word & bits.SIGN)
+    return jnp.where(x != x, x, bits.to_float(rounded))
 
 
-def _straight_through(compute: Rounder) -> Rounder:
-    """`compute(x, seed)` with the identity as its derivative in x."""
+def _straight_through(compute: Callable[..., Array], name: str) -> Rounder:
+    """`compute(x, *seed)` compiled under a name, with the identity as its derivative in x."""
+    compute.__name__ = name  # pyright: ignore[reportFunctionMemberAccess]
+    compute = jax.jit(compute)
 
     @jax.custom_jvp
-    def rounded(x, seed):
-        return compute(x, seed)
+    def rounded(x, *seed):
+        return compute(x, *seed)
 
     @rounded.defjvp
     def _(primals, tangents):
-        return rounded(*primals), tangents[0]
+        value, tangent = rounded(*primals), tangents[0]
+        if jax.typeof(value) != jax.typeof(tangent):  # in a shard_map where only the seed differs across devices
+            tangent = tangent * (primals[1] * 0 + 1).astype(tangent.dtype)
+        return value, tangent
 
-    return lambda x, seed=None: rounded(x, seed)
+    return rounded
 
 
 def _holds(fmt: Format, container: Format) -> bool:

@@ -5,9 +5,9 @@ On bits this is one addition: uniform random bits are added to the bits that wil
 
     rounded = (magnitude + random) with the discarded bits cleared
 
-All discarded bits decide, from 13 (fp16, tf32) to 21 (fp8_e5m2). Below `min_normal`, where ever more bits are discarded, the
-distance to the lower neighbour is first cut to a multiple of 2^-24 steps (2^-21 for fp16), which biases the mean by less
-than that. Basis: derived (the hardware's random source and the number of bits it uses are not published).
+As many random bits are used as are discarded: 16 for bf16, 13 to 21 for the others, more in their subnormal range. From 24
+on, below the smallest value, P(upper) = x / smallest is cut to a multiple of 2^-24, which biases the mean by less than
+2^-24 of the smallest value. Basis: derived (how the hardware draws its bits, and how many, is not published).
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ def round_magnitude(magnitude: UInt32[Array, "*dims"], fmt: Format, random: UInt
         fmt: The format.
         random: Words whose upper 24 bits are random.
     """
-    discarded = bits.MANTISSA_BITS - fmt.mantissa_bits
-    normal = (magnitude + (random >> np.uint32(32 - discarded))) & ~bits.low_mask(discarded)
-    if fmt.min_normal <= float(np.finfo(np.float32).tiny):  # float32's own subnormals: the same formula holds
-        return normal
-    fraction_bits = min(24, 31 - fmt.mantissa_bits)
-    fixed_point = (bits.to_float(magnitude) * np.float32(2.0**fraction_bits / fmt.min_subnormal)).astype(jnp.int32).astype(jnp.uint32)
-    steps = (fixed_point + (random >> np.uint32(32 - fraction_bits))) >> np.uint32(fraction_bits)
-    subnormal = bits.to_bits(steps.astype(jnp.int32).astype(jnp.float32) * np.float32(fmt.min_subnormal))
-    return jnp.where(magnitude < bits.bits_of(fmt.min_normal), subnormal, normal)
+    if bits.has_float32_exponents(fmt):
+        return _round(magnitude, bits.MANTISSA_BITS - np.uint32(fmt.mantissa_bits), random)
+    discarded = bits.discarded_bits(magnitude, fmt)
+    rounded = _round(magnitude, jnp.minimum(discarded, bits.MANTISSA_BITS), random)
+    smallest = bits.bits_of(fmt.min_subnormal)
+    significand = (magnitude & (bits.ONE_BINADE - np.uint32(1))) | bits.ONE_BINADE
+    fraction = significand >> jnp.minimum(discarded - np.uint32(24), np.uint32(31))  # of the smallest value, in units of 2^-24
+    below = jnp.where(fraction > (random >> np.uint32(8)), smallest, np.uint32(0))
+    return jnp.where(magnitude < smallest, below, rounded)
+
+
+def _round(magnitude: Array, count: Array | np.uint32, random: Array) -> Array:
+    """Discards `count` bits after adding as many random ones."""
+    return bits.cleared(magnitude + (random >> (np.uint32(32) - count)), count)
