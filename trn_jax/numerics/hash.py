@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -34,20 +35,26 @@ def as_word(value: Any) -> Array:
     return jnp.asarray(np.uint32(value % 2**32)) if isinstance(value, int) else jnp.asarray(value).astype(jnp.uint32)
 
 
-def mix(seed: Seed, *words: Any) -> UInt32[Array, ""]:
+def mix(seed: Seed, *words: Any) -> UInt32[Array, "*words"]:
     """Derives a sub-seed from a seed and integers (an instruction's number, loop indices, a step).
 
-    `mix(seed, a, b)` is `mix(mix(seed, a), b)`; order matters, and for a fixed seed different words give different results.
-    Integers are taken modulo 2^32; traced integers are welcome; no gradient.
+    `mix(seed, a, b)` is `mix(mix(seed, a), b)`. Order matters; with the rest fixed, different words give different results.
+    Integers are taken modulo 2^32; traced ones are welcome, and arrays give an array of sub-seeds. No gradient.
     """
     state = as_word(seed)
     for word in words:
-        state = _scramble(_scramble(state ^ np.uint32(_GOLDEN)) + as_word(word))
+        state = _absorb(state, as_word(word))
     return state
 
 
+@jax.jit
+def _absorb(state: Array, word: Array) -> Array:
+    """One step of `mix`: a bijection in either argument."""
+    return _scramble(_scramble(state ^ np.uint32(_GOLDEN)) + word)
+
+
 def hash_bits(seed: Seed, shape: Sequence[int]) -> UInt32[Array, "*shape"]:
-    """32 random bits per element, a function of the seed and the element's row-major index only."""
+    """32 random bits per element, a function of the seed and the element's row-major index (modulo 2^32) only."""
     bits = high_bits(seed, shape)
     return bits ^ (bits >> 16)
 
@@ -55,15 +62,15 @@ def hash_bits(seed: Seed, shape: Sequence[int]) -> UInt32[Array, "*shape"]:
 def high_bits(seed: Seed, shape: Sequence[int]) -> UInt32[Array, "*shape"]:
     """Like `hash_bits`, two operations cheaper: only the upper 24 bits are good enough to be used."""
     key = _scramble(as_word(seed) + np.uint32(_GOLDEN))
-    word = _flat_index(shape) * np.uint32(_A) + key
+    word = _scaled_index(shape) + key
     word = word ^ (word >> 15)
     return (word ^ (key * np.uint32(_GOLDEN))) * np.uint32(_B)
 
 
-def _flat_index(shape: Sequence[int]) -> Array:
-    """Row-major element index modulo 2^32."""
-    index, stride = jnp.zeros(shape, jnp.uint32), 1
+def _scaled_index(shape: Sequence[int]) -> Array:
+    """Row-major element index times A, modulo 2^32: a sum over axes, of which only the last changes from element to element."""
+    total, stride = jnp.zeros(shape, jnp.uint32), _A
     for axis in reversed(range(len(shape))):
-        index = index + lax.broadcasted_iota(jnp.uint32, tuple(shape), axis) * np.uint32(stride % 2**32)
+        total = total + lax.broadcasted_iota(jnp.uint32, tuple(shape), axis) * np.uint32(stride % 2**32)
         stride *= shape[axis]
-    return index
+    return total
