@@ -6,7 +6,7 @@ is read here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -149,12 +149,24 @@ class _Builder:
 _OPAQUE = frozenset({"scatter", "reduce", "reduce_window", "sort", "scatter_mul", "select_and_scatter"})
 
 
+_COMBINING_SCATTERS = frozenset(f"scatter-{kind}" for kind in ("add", "sub", "mul", "min", "max"))
+
+
+def _scatter_anew(name: str, params: Mapping[str, Any], *operands: Any) -> Any:
+    """A scatter in another dtype than it was traced for: its parameters hold the update as a jaxpr of the old dtype."""
+    kept = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+    return getattr(jax.lax, name.replace("-", "_"))(*operands, **{key: params[key] for key in kept})
+
+
 def _binder(eqn: Any) -> Callable[..., list[Any]]:
     """Evaluates one equation as JAX would, with parameters changed by keyword."""
     primitive, params, context = eqn.primitive, eqn.params, eqn.ctx
+    traced_dtype = eqn.invars[0].aval.dtype if primitive.name in _COMBINING_SCATTERS else None
 
     def bind(*operands: Any, **changed: Any) -> list[Any]:
         with context.manager:
+            if traced_dtype is not None and operands[0].dtype != traced_dtype:
+                return [_scatter_anew(primitive.name, params, *operands)]
             out = primitive.bind(*operands, **primitive.get_bind_params({**params, **changed}))
         return list(out) if primitive.multiple_results else [out]
 
