@@ -19,7 +19,7 @@ from trn_jax.models.linear import Linear
 MASKED_SCORE = -3.0e4
 
 
-def mask_scores(scores: Float[Array, "*shape"], allowed: Bool[Array, "..."]) -> Float[Array, "*shape"]:
+def mask_scores(scores: Float[Array, "*shape"], allowed: Bool[Array, "*allowed"]) -> Float[Array, "*shape"]:
     """Scores with every place that is not `allowed` set to `MASKED_SCORE`.
 
     Masks combine with `&` before the call: adding two large negative numbers is what overflows.

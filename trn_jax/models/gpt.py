@@ -67,7 +67,8 @@ class GPT(nnx.Module):
         else:
             self.blocks = nnx.List([Block(config, key) for key in keys])
         self.final_norm = Normalise(config)
-        self.head = None if config.tied_embeddings else Linear(config.d_model, config.vocab_size, config, key=head_key)
+        # Small first logits: the loss starts near log(vocab_size).
+        self.head = None if config.tied_embeddings else Linear(config.d_model, config.vocab_size, config, key=head_key, gain=0.2)
 
     def __call__(self, tokens_BT: Int[Array, "B T"], *, dropout_key: PRNGKeyArray | None = None) -> Float[Array, "B T V"]:
         """Logits of the next token at every place.

@@ -30,7 +30,11 @@ class Normalise(nnx.Module):
             x = x_BTD.astype(jnp.float32)
             if self.centred:
                 x = x - jnp.mean(x, axis=-1, keepdims=True)
-            y = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + _EPS) * self.scale_D[...].astype(jnp.float32)[None, None, :]
+            y = (
+                x
+                * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + _EPS)
+                * self.scale_D[...].astype(jnp.float32)[None, None, :]
+            )
             if self.bias_D is not None:
                 y = y + self.bias_D[...].astype(jnp.float32)[None, None, :]
             return y.astype(x_BTD.dtype)

@@ -1,0 +1,1 @@
+"""The subcommands of `trn-jax`, one file each."""
