@@ -23,7 +23,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from trn_jax.errors import NetworkError, did_you_mean
-from trn_jax.timing.smoothing import smooth_min, width
+from trn_jax.timing.smoothing import is_hard, smooth_min, width
 
 # Shares of the bytes (n-1)/n S that a rank sends; 0 stands for a single message of S.
 PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "permute": 0}
@@ -122,7 +122,7 @@ def collective_time(
         smoothing: For "fastest": rounds off the choice; 0 is exact.
 
     Returns:
-        Seconds: a Python float if everything is (for "fastest" a JAX scalar).
+        Seconds: a Python float if everything is, else a JAX array.
 
     Raises:
         NetworkError: Unknown kind or algorithm, a mesh of something other than all-reduce, negative size, fewer than one rank.
@@ -153,6 +153,8 @@ def collective_time(
     mesh_s = mesh_steps * latency_s + ring_bytes_per_rank(size_bytes, ranks) / mesh_bandwidth_bytes_per_s
     if algorithm == "mesh":
         return mesh_s
+    if is_hard(smoothing) and isinstance(ring_s, Real) and isinstance(mesh_s, Real):
+        return min(ring_s, mesh_s)
     return smooth_min(ring_s, mesh_s, width(smoothing, ring_s * mesh_s / (ring_s + mesh_s)))
 
 
