@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float32
+from jaxtyping import Array
 
 from trn_jax.chips.schema import Chip, Tensor
+from trn_jax.engines.accumulate import tiled
+from trn_jax.engines.contraction import Layout
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
-from trn_jax.engines.layout import Layout
 from trn_jax.graph.instruction import Instruction
 from trn_jax.numerics import format_of, mix, rounder
 from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_min, width
@@ -35,7 +35,8 @@ def compute_matmul(
         instruction: Its `operand_formats` and `layout` are read; write formats are those of PSUM.
         function: The contraction in one piece, asked for fp32 output; returns a list of one array.
         operands: lhs and rhs. Anything but floating point is passed to `function` as it is.
-        execution: `fidelity` says how the sum is made: "fused" by `function`, "tiled" one K tile of `rows` after the other.
+        execution: `fidelity` says how the sum is made: "fused" by `function` (as without a layout), "tiled" one K tile of `rows`
+            after the other.
         seed: For stochastic rounding; the operands get different streams.
 
     Returns:
@@ -54,10 +55,11 @@ def compute_matmul(
         (product,) = function(lhs, rhs)
         return product
 
-    if execution.fidelity == "fused":
+    layout = cast("Layout | None", instruction.layout)
+    if execution.fidelity == "fused" or layout is None:
         product = whole(lhs, rhs)
     else:
-        product = _with_gradient_of(whole, lambda lhs, rhs: tiled(lhs, rhs, cast(Layout, instruction.layout), execution.rows))(lhs, rhs)
+        product = _with_gradient_of(whole, lambda lhs, rhs: tiled(lhs, rhs, layout, execution.rows))(lhs, rhs)
     return write(instruction, [product], execution, seed) if instruction.write_formats else [product]
 
 
@@ -95,34 +97,6 @@ def _with_gradient_of(whole: Product, compute: Product) -> Product:
 
 def _is_zero(tangent: Any) -> bool:
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
-
-
-def tiled(lhs: Array, rhs: Array, layout: Layout, rows: int) -> Float32[Array, "*out"]:
-    """Sums the products of K tiles of `rows` in order, in fp32; the last tile may be shorter.
-
-    The first tile overwrites PSUM, so that no zeros are added; each further one is read from the operands where they are.
-    """
-    x = layout.one_axis(lhs, rhs)
-
-    def tile(start: Any, size: int) -> Array:
-        return lax.dot_general(
-            lax.dynamic_slice_in_dim(x.lhs, start, size, x.lhs_axis).astype(jnp.float32),
-            lax.dynamic_slice_in_dim(x.rhs, start, size, x.rhs_axis).astype(jnp.float32),
-            x.dimension_numbers,
-            precision=lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
-
-    depth = x.lhs.shape[x.lhs_axis]
-    full, tail = divmod(depth, rows)
-    if depth <= rows:
-        psum = tile(0, depth)
-    else:
-        psum = tile(0, rows)
-        psum, _ = lax.scan(lambda psum, i: (psum + tile(i * rows, rows), None), psum, jnp.arange(1, full))
-        if tail:
-            psum = psum + tile(full * rows, tail)
-    return layout.finish(psum, lhs.shape, rhs.shape)
 
 
 def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
