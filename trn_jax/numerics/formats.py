@@ -6,6 +6,7 @@ fields; everything else in a `Format` follows from that, so a new scalar format 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -66,6 +67,23 @@ class Format:
     def dtype(self) -> np.dtype | None:
         """The numpy dtype of `storage`, or None."""
         return None if self.storage is None else np.dtype(getattr(ml_dtypes, self.storage, self.storage))
+
+    def holds(self, other: Format) -> bool:
+        """Whether every value of `other` is also a value of this format, so that rounding `other` to it changes nothing."""
+        return (
+            self.mantissa_bits >= other.mantissa_bits
+            and self.min_subnormal <= other.min_subnormal
+            and self.max_finite >= other.max_finite
+            and self.has_inf >= other.has_inf
+            and self.has_nan >= other.has_nan
+        )
+
+    def largest_common(self, other: Format) -> float:
+        """The largest finite value of both formats."""
+        limit = min(self.max_finite, other.max_finite)
+        _, exponent = math.frexp(limit)
+        step = math.ldexp(1.0, exponent - 1 - min(self.mantissa_bits, other.mantissa_bits))
+        return math.floor(limit / step) * step
 
 
 def scalar_format(

@@ -42,12 +42,11 @@ def round_to(
     Models what an engine does when it writes its float32 result in a narrower format: one rounding, subnormal values and
     the sign of zero kept, NaN staying NaN. Everything whose rounded magnitude exceeds the largest finite value, infinities
     included, follows `overflow`. Stochastic rounding first chooses between a value's two neighbours, the upper one being
-    where the next mantissa step would be even if that is past the largest finite value, and then applies the same rule; a
-    value that `fmt` can hold is never changed. `fp32` is the identity for float32 input.
+    where the next mantissa step would be even if that is past the largest finite value, and then applies the same rule.
 
-    `x` narrower than float32 is converted exactly, rounded once in float32 and converted back exactly: where `x.dtype`
-    cannot hold all values of `fmt`, the result is one that both can hold, and the largest such value takes the place of the
-    largest finite one (bf16 input and fmt "fp16": 65280). An infinity that `x.dtype` lacks becomes its NaN.
+    A format with every value of `x.dtype` (fp32 for all, bf16 for bf16) leaves `x` as it is, infinities included. Otherwise
+    `x` is rounded once, in float32, to the values that both `fmt` and `x.dtype` can hold: for bf16 input and "fp16" the
+    largest finite value is 65280. An infinity that `x.dtype` lacks becomes its NaN.
 
     Under `vmap` an unmapped seed gives every lane the same random bits; so do equal seeds on the devices of a `shard_map`.
 
@@ -107,9 +106,9 @@ def rounder(
 
 @cache
 def _build(fmt: Format, rounding: Rounding, overflow: Overflow, container: Format) -> Rounder:
-    if _holds(fmt, container):
+    if fmt.holds(container):
         return lambda x, seed=None: x
-    largest = _largest_common(fmt, container)
+    largest = fmt.largest_common(container)
     bound = bits.bits_of(largest), {"inf": bits.INF, "nan": bits.NAN, "saturate": bits.bits_of(largest)}[overflow]
     if bits.has_float32_exponents(fmt) and overflow == "inf" and largest == fmt.max_finite:
         bound = None
@@ -155,23 +154,6 @@ def _straight_through(compute: Callable[..., Array], name: str) -> Rounder:
         return value, tangent
 
     return rounded
-
-
-def _holds(fmt: Format, container: Format) -> bool:
-    """Whether every value of `container` is a value of `fmt`, so that nothing is left to round."""
-    return (
-        fmt.mantissa_bits >= container.mantissa_bits
-        and fmt.min_subnormal <= container.min_subnormal
-        and fmt.max_finite >= container.max_finite
-        and (fmt.has_inf or not container.has_inf)
-    )
-
-
-def _largest_common(fmt: Format, container: Format) -> float:
-    """The largest finite value that both formats can hold."""
-    limit = min(fmt.max_finite, container.max_finite)
-    step = 2.0 ** (np.floor(np.log2(limit)) - min(fmt.mantissa_bits, container.mantissa_bits))
-    return float(np.floor(limit / step) * step)
 
 
 def _container(dtype: np.dtype) -> Format:

@@ -30,15 +30,25 @@ def as_seed(*, key: Any = None, seed: Seed | None = None) -> UInt32[Array, ""]:
     if isinstance(seed, int) and not isinstance(seed, bool):
         if not 0 <= seed < 2**32:
             raise FormatError(f"seed must be in 0 .. 2^32 - 1; got {seed}. Reduce it, or fold its parts with trn_jax.mix.")
-    elif jnp.shape(seed) != () or not jnp.issubdtype(jnp.result_type(seed), jnp.integer):
-        raise FormatError(f"seed must be an int or a uint32 scalar, traced or not; got {seed!r}. A PRNG key is given as key=.")
+    elif not (jnp.issubdtype(_dtype(seed), np.integer) and jnp.shape(seed) == ()):
+        raise FormatError(f"seed must be an int or a uint32 scalar, traced or not; got {_describe(seed)}. A PRNG key is given as key=.")
     return as_word(seed)
 
 
 def _seed_of_key(key: Any) -> UInt32[Array, ""]:
     """All words of a PRNG key folded into one."""
-    typed = jnp.issubdtype(getattr(key, "dtype", np.float32), jax.dtypes.prng_key)
-    words = jax.random.key_data(key) if typed else jnp.asarray(key)
-    if words.ndim != 1 or words.dtype != jnp.uint32:
-        raise FormatError(f"key must be one JAX PRNG key, typed or raw; got {key!r}. Use jax.random.key(seed), or give seed=.")
+    typed = jnp.issubdtype(_dtype(key), jax.dtypes.prng_key)
+    words = jax.random.key_data(key) if typed else key
+    if not (_dtype(words) == np.uint32 and words.ndim == 1):
+        raise FormatError(f"key must be one JAX PRNG key, typed or raw; got {_describe(key)}. Use jax.random.key(seed), or give seed=.")
     return mix(words[0], *words[1:])
+
+
+def _dtype(value: Any) -> Any:
+    """The dtype of an array; that of numpy's objects for anything else."""
+    return getattr(value, "dtype", np.dtype(object))
+
+
+def _describe(value: Any) -> str:
+    """Dtype and shape of an array, the value of anything else."""
+    return f"an array {jax.typeof(value)}" if hasattr(value, "dtype") else repr(value)
