@@ -30,6 +30,10 @@ class ProgramError(TrnJaxError, ValueError):
     """A function cannot become a Program, or a Program does not fit what it is asked to do."""
 
 
+class ShapeError(TrnJaxError, ValueError):
+    """Operands do not fit each other or the hardware: names the argument, the given size and the limit."""
+
+
 class NetworkError(TrnJaxError, ValueError):
     """A collective, topology or group of ranks is not possible."""
 

@@ -1,6 +1,10 @@
-"""Tensor Engine: matrix products on a systolic array, accumulated in fp32 in PSUM one K tile after the other.
+"""Tensor Engine: matrix products on an array of `rows` x `cols` PEs, accumulated in fp32 in PSUM one K tile after the other.
 
-psum = lhs[:, 0:rows] @ rhs[0:rows];   psum += lhs[:, rows:2 rows] @ rhs[rows:2 rows];   ...
+    psum = lhs[:, :rows] @ rhs[:rows];   psum += lhs[:, rows : 2 rows] @ rhs[rows : 2 rows];   ...
+
+    seconds = batch ceil(K / rows) passes sum over stationary tiles S, moving tiles N of max(min(64, S), N) / (clock rate)
+
+A stationary tile has at most `cols` columns, a moving one at most 512; the shorter of the two ways to choose the stationary side counts.
 """
 
 from __future__ import annotations
@@ -8,22 +12,81 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float, Float32
 
 from trn_jax.chips.schema import Chip, Tensor
-from trn_jax.engines.accumulate import tiled
+from trn_jax.engines.accumulate import dot, tiled
 from trn_jax.engines.contraction import Layout
+from trn_jax.engines.derivative import with_derivative_of
+from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
+from trn_jax.engines.systolic import contract, scalesim_cycles, systolic, wavefront
+from trn_jax.errors import FormatError, ShapeError
 from trn_jax.graph.instruction import Instruction
-from trn_jax.numerics import format_of, mix, rounder
+from trn_jax.graph.numerics import numerics_for
+from trn_jax.numerics import Overflow, Rounding, format_of, get_format, mix, rounder
+from trn_jax.numerics.seed import as_seed
 from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_min, width
 
 STREAM_ROWS = 128  # output rows after which a consumer may start; not the array's, or a wider array could delay consumers
 DOUBLE_ROW_FORMATS = frozenset({"fp8_e5m2", "fp8_e4m3", "fp8_e4m3fn"})  # fp8_e3m4 runs at the 16-bit rate
 
-Product = Callable[[Array, Array], Array]
+
+__all__ = ["KINDS", "compute_matmul", "cost_matmul", "cost_transpose", "matmul", "scalesim_cycles", "systolic", "wavefront"]
+
+
+def matmul(
+    lhs_MK: Float[Array, "M K"],
+    rhs_KN: Float[Array, "K N"],
+    chip: Chip,
+    input_format: str = "bf16",
+    fidelity: str = "systolic",
+    *,
+    rounding: Rounding = "nearest",
+    seed: Any = None,
+    overflow: Overflow | None = None,
+) -> Float32[Array, "M N"]:
+    """One matrix product as the chip's Tensor Engine computes it, before PSUM is evacuated.
+
+    Args:
+        lhs_MK: Left operand, floating point.
+        rhs_KN: Right operand.
+        chip: Its array size and formats are read; `ideal` does not round.
+        input_format: Format that both operands are rounded to.
+        fidelity: "systolic" (clock by clock), "tiled" (K tile by K tile) or "fused" (one dot).
+        rounding: "nearest" or "stochastic".
+        seed: For "stochastic": an int or a uint32 scalar.
+        overflow: What rounding does beyond the largest finite value; None is the format's own.
+
+    Returns:
+        The product in fp32.
+
+    Raises:
+        ShapeError: Operands that are not matrices of one K.
+        FormatError: An unknown format, rounding or fidelity, a format that the chip does not have, or no seed.
+        UnsupportedError: Too large for the systolic fidelity.
+        TypeError: The chip's array size is traced or not whole.
+
+    Units: none. Gradient: straight through the rounding, as of one plain dot. Basis: see `compute_matmul`.
+    """
+    lhs_MK, rhs_KN = jnp.asarray(lhs_MK), jnp.asarray(rhs_KN)
+    if lhs_MK.ndim != 2 or rhs_KN.ndim != 2 or lhs_MK.shape[1] != rhs_KN.shape[0]:
+        raise ShapeError(
+            f"matmul takes lhs [M, K] and rhs [K, N], but lhs is {list(lhs_MK.shape)} and rhs is {list(rhs_KN.shape)}; K must be the same "
+            "in both. Transpose or reshape an operand; batched products run under jax.vmap or trn_jax.emulate."
+        )
+    numerics = numerics_for(chip, rounding=rounding, fidelity=fidelity, overflow=overflow)
+    fmt = get_format(input_format).name
+    if numerics.formats and fmt not in numerics.formats:
+        raise FormatError(f"The Tensor Engine of {chip.name} has no {fmt} operands; it takes {', '.join(numerics.formats)}.")
+    instruction = Instruction(
+        engine="tensor", kind="nc_matmul", operand_formats=(fmt if chip.rounds else "",) * 2, layout=DotLayout((((1,), (0,)), ((), ())))
+    )
+    execution = Execution(rounding=rounding, overflow=overflow, fidelity=fidelity, rows=numerics.rows, cols=numerics.cols)
+    stream = as_seed(seed=seed) if rounding == "stochastic" else None
+    whole = lambda lhs, rhs: [dot(lhs, rhs, (((1,), (0,)), ((), ())))]
+    return compute_matmul(instruction, whole, (lhs_MK, rhs_KN), execution, stream)[0]
 
 
 def compute_matmul(
@@ -58,8 +121,10 @@ def compute_matmul(
     layout = cast("Layout | None", instruction.layout)
     if execution.fidelity == "fused" or layout is None:
         product = whole(lhs, rhs)
+    elif execution.fidelity == "systolic":
+        product = with_derivative_of(whole, lambda lhs, rhs: contract(lhs, rhs, layout, execution.rows, execution.cols))(lhs, rhs)
     else:
-        product = _with_gradient_of(whole, lambda lhs, rhs: tiled(lhs, rhs, layout, execution.rows))(lhs, rhs)
+        product = with_derivative_of(whole, lambda lhs, rhs: tiled(lhs, rhs, layout, execution.rows))(lhs, rhs)
     return write(instruction, [product], execution, seed) if instruction.write_formats else [product]
 
 
@@ -75,28 +140,6 @@ def _round_operands(instruction: Instruction, operands: Sequence[Any], execution
             x = round_x(x.astype(jnp.float32), stream).astype(x.dtype)
         rounded.append(x)
     return rounded
-
-
-def _with_gradient_of(whole: Product, compute: Product) -> Product:
-    """`compute`, differentiated as `whole`: one dot per operand, whatever loop makes the value."""
-    product = jax.custom_jvp(compute)
-
-    def jvp(primals, tangents):
-        lhs, rhs = primals
-        out = product(lhs, rhs)
-        terms = []
-        if not _is_zero(tangents[0]):
-            terms.append(whole(tangents[0], rhs))
-        if not _is_zero(tangents[1]):
-            terms.append(whole(lhs, tangents[1]))
-        return out, sum(terms[1:], terms[0]) if terms else jnp.zeros_like(out)
-
-    product.defjvp(jvp, symbolic_zeros=True)
-    return product
-
-
-def _is_zero(tangent: Any) -> bool:
-    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
 def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
