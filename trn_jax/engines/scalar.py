@@ -14,7 +14,7 @@ from trn_jax.engines.stream import PSUM_COLUMNS, SBUF_COLUMNS, streaming_cost
 
 def cost_activation(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
     """N columns; loading the function's table is left out, as a good order of instructions seldom changes it."""
-    columns = PSUM_COLUMNS if static.function == "evacuate" else SBUF_COLUMNS
+    columns = PSUM_COLUMNS if static.function.startswith("evacuate") else SBUF_COLUMNS
     return streaming_cost(work.elements, chip.scalar, smoothing, columns=columns, min_cycles=chip.scalar.min_cycles)
 
 

@@ -28,7 +28,7 @@ def _kind(cycles_per_column: float | Columns, basis: str, columns: int = SBUF_CO
 
     def cost(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
         c = cycles_per_column(work, chip.vector, static) if callable(cycles_per_column) else cycles_per_column
-        widest = PSUM_COLUMNS if static.function == "evacuate" else columns
+        widest = PSUM_COLUMNS if static.function.startswith("evacuate") else columns
         return streaming_cost(work.elements, chip.vector, smoothing, c, columns=widest, min_cycles=chip.vector.min_cycles)
 
     return Kind(cost=cost, compute=compute_fp32, basis=basis)
@@ -41,7 +41,7 @@ def _two_tensors(work: Any, vector: Vector, static: Static) -> Any:
 
 def _one_tensor(work: Any, vector: Vector, static: Static) -> Any:
     """One column per cycle; faster for 16-bit data between SBUF and SBUF, never out of PSUM, which holds fp32."""
-    return 1 / vector.copy_speedup_16bit if static.narrow and static.function != "evacuate" else 1.0
+    return 1 / vector.copy_speedup_16bit if static.narrow and not static.function.startswith("evacuate") else 1.0
 
 
 def _reduction(work: Any, vector: Vector, static: Static) -> Any:

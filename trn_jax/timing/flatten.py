@@ -1,0 +1,375 @@
+"""Graph to Stream: calls inlined, views followed to the data they show, short loops unrolled, the heavier branch taken.
+
+A static slice of an array is data of its own (a region), so that one layer of stacked weights is not the whole stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trn_jax.errors import ProgramError
+from trn_jax.graph.chains import chains, is_elementwise
+from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While
+from trn_jax.graph.instruction import Instruction
+from trn_jax.graph.numerics import Numerics
+from trn_jax.graph.rules import lower
+from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream
+
+UNROLLED_TRIPS = 8  # loops up to this long are unrolled exactly
+LONGEST_ROW_BYTES = 65536.0
+NOTHING = -1  # number of data that needs no memory: literals and what is broadcast from them
+
+
+class Ref(NamedTuple):
+    """What a value of a graph is in the stream: a piece of data as some view shows it.
+
+    datum: its number. constant_rows: every row of the view holds one number. copies: how many times a broadcast repeats it.
+    """
+
+    datum: int
+    constant_rows: bool = False
+    copies: float = 1.0
+
+
+LITERAL = Ref(NOTHING, constant_rows=True)
+
+
+def flatten(graph: Graph, numerics: Numerics, trip_count: int | Mapping[str, int] | None) -> Stream:
+    """The stream of a traced function.
+
+    Args:
+        graph: From `trn_jax._compat`.
+        numerics: Formats of matmul operands and writes; mesh axes already in scope.
+        trip_count: Iterations of while loops: one number for all, or by a part of their source line or scope.
+
+    Returns:
+        Steps and long loops in program order, with nothing dropped yet.
+
+    Raises:
+        NoRuleError: For a primitive without a rule.
+        ProgramError: For a while loop without a trip count.
+    """
+    flattener = _Flattener(numerics, trip_count)
+    inputs = [Ref(flattener.datum(value, "hbm")) for value in graph.inputs]
+    results = flattener.graph(graph, inputs)
+    outputs: dict[int, float] = {}
+    copied_bytes = 0.0
+    for value, ref in zip(graph.outputs, results, strict=True):
+        for datum in flattener.pieces(ref):
+            outputs[datum] = max(outputs.get(datum, 0.0), flattener.data[datum].size_bytes * ref.copies)
+        if ref.datum == NOTHING:
+            copied_bytes += value.size_bytes
+    flattener.check_trip_counts()
+    return Stream(
+        items=tuple(flattener.items), data=tuple(flattener.data), regions=flattener.regions, outputs=outputs, copied_bytes=copied_bytes
+    )
+
+
+@dataclass
+class _Flattener:
+    numerics: Numerics
+    trip_count: int | Mapping[str, int] | None
+    data: list[Datum] = field(default_factory=list)
+    items: list[Step | Block] = field(default_factory=list)
+    regions: dict[int, int] = field(default_factory=dict)  # region -> data it was cut from
+    cuts: dict[tuple, int] = field(default_factory=dict)  # what was cut -> region, so that equal slices are one
+    assembled: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)  # stack of an unrolled loop -> its parts
+    constants: dict[Value, int] = field(default_factory=dict)
+    lowered: dict[tuple[Op, tuple], tuple[Instruction, ...]] = field(default_factory=dict)
+    chained: dict[int, dict[int, int]] = field(default_factory=dict)
+    graphs: list[Graph] = field(default_factory=list)  # keeps the graphs alive whose id is a key
+    next_chain: int = 0
+    after: tuple[int, ...] = ()
+    used_trip_counts: set[str] = field(default_factory=set)
+
+    def datum(self, value: Value, place: str) -> int:
+        row = value.shape[-1] if value.shape else 1
+        row_bytes = max(1.0, min(LONGEST_ROW_BYTES, row * value.size_bytes / max(1, value.size)))
+        self.data.append(Datum(float(value.size_bytes), row_bytes, place))
+        return len(self.data) - 1
+
+    def pieces(self, ref: Ref) -> tuple[int, ...]:
+        """The data behind a value: nothing for a literal, the parts of what an unrolled loop stacked, else itself."""
+        if ref.datum == NOTHING:
+            return ()
+        if ref.datum in self.assembled:
+            return tuple(dict.fromkeys(datum for part in self.assembled[ref.datum] for datum in part))
+        return (ref.datum,)
+
+    def all_pieces(self, refs: Sequence[Ref]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(datum for ref in refs for datum in self.pieces(ref)))
+
+    def graph(self, graph: Graph, inputs: Sequence[Ref]) -> list[Ref]:
+        """Appends the nodes of a graph, given what its inputs are; returns what its outputs are."""
+        environment: dict[Value, Ref] = dict(zip(graph.inputs, inputs, strict=True))
+        for value, _ in graph.constants:
+            if value not in self.constants:
+                self.constants[value] = self.datum(value, "hbm")
+            environment[value] = Ref(self.constants[value])
+        if id(graph) not in self.chained:
+            self.chained[id(graph)] = chains(graph)
+            self.graphs.append(graph)
+        chain_of, first_chain = self.chained[id(graph)], self.next_chain
+        self.next_chain += len(graph.nodes)
+
+        def read(value: Value) -> Ref:
+            return LITERAL if isinstance(value, Constant) else environment[value]
+
+        for node in graph.nodes:
+            refs = [read(value) for value in node.inputs]
+            if isinstance(node, Op):
+                chain = chain_of.get(node.index, -1)
+                outputs = self.op(node, refs, first_chain + chain if chain >= 0 else -1)
+            else:
+                outputs = self.compound(node, refs)
+            environment.update(zip(node.outputs, outputs, strict=True))
+        return [read(value) for value in graph.outputs]
+
+    def op(self, op: Op, refs: Sequence[Ref], chain: int) -> list[Ref]:
+        key = (op, self.numerics.axis_sizes)
+        instructions = self.lowered.get(key)
+        if instructions is None:
+            instructions = self.lowered[key] = lower(op, self.numerics)
+        if not instructions:
+            return self.view(op, refs)
+        reads = self.all_pieces(refs)
+        tensors = sum(not ref.constant_rows for ref, value in zip(refs, op.inputs, strict=True) if value.size > 1)
+        updated = refs[0].datum if refs and op.name.startswith(("scatter", "dynamic_update_slice")) else NOTHING
+        place = "hbm" if updated != NOTHING and self.data[updated].place == "hbm" else "sbuf"
+        results = [self.datum(value, place) for value in op.outputs]
+        largest = max((*op.inputs, *op.outputs), key=lambda value: value.size)
+        previous: tuple[int, ...] = ()
+        for position, instruction in enumerate(instructions):
+            last = position == len(instructions) - 1
+            sources = (*reads, *previous) if not previous or instruction.kind == "nc_matmul" else previous
+            writes = tuple(results)
+            if not last:
+                between = op.outputs[0] if op.outputs else op.inputs[0]
+                writes = (self.datum(between, "psum" if instruction.engine == "tensor" else "sbuf"),)
+            self.items.append(
+                Step(
+                    instruction=instruction,
+                    reads=sources,
+                    writes=writes,
+                    after=self.after,
+                    chain=chain,
+                    elementwise=is_elementwise(op),
+                    tensors=tensors,
+                    rows=largest.size / max(1, largest.shape[-1] if largest.shape else 1),
+                    locality=_locality(op, instruction),
+                    pinned=not op.outputs or "callback" in op.name,
+                    functions=(instruction.function or op.name,),
+                    sources=(op.source,),
+                    scopes=(op.scope,),
+                )
+            )
+            previous = writes
+        return [Ref(datum) for datum in results]
+
+    def view(self, op: Op, refs: Sequence[Ref]) -> list[Ref]:
+        """A view shows its first operand, or operand by operand if there are as many results."""
+        if not refs:
+            return [LITERAL for _ in op.outputs]
+        pairwise = len(op.outputs) == len(refs)
+        sources = range(len(refs)) if pairwise else [0] * len(op.outputs)
+        return [self.shown(op, position, refs[source], op.inputs[source], op.outputs[position]) for position, source in enumerate(sources)]
+
+    def shown(self, op: Op, position: int, ref: Ref, source: Value, result: Value) -> Ref:
+        if ref.datum == NOTHING:
+            return LITERAL
+        if result.size < source.size:
+            return Ref(self.cut(ref, (source.shape, op.name, str(dict(op.params)), position), result))
+        if op.name == "broadcast_in_dim":
+            last = len(result.shape) - 1
+            kept = last in op.params["broadcast_dimensions"] and source.shape and source.shape[-1] == result.shape[-1]
+            constant_rows = source.size == 1 or ref.constant_rows or not kept
+            return Ref(ref.datum, constant_rows, ref.copies * result.size / max(1, source.size))
+        return ref if result.shape == source.shape else ref._replace(constant_rows=False)
+
+    def cut(self, ref: Ref, key: tuple, result: Value) -> int:
+        """The region that a static slice shows; a stack that an unrolled loop made is read whole."""
+        if ref.datum in self.assembled:
+            return ref.datum
+        full_key = (ref.datum, *key)
+        if full_key not in self.cuts:
+            self.cuts[full_key] = region = self.datum(result, self.data[ref.datum].place)
+            self.regions[region] = self.regions.get(ref.datum, ref.datum)
+        return self.cuts[full_key]
+
+    def compound(self, node: Node, refs: Sequence[Ref]) -> list[Ref]:
+        match node:
+            case Call():
+                return self.call(node, refs)
+            case Scan():
+                return self.scan(node, refs)
+            case While():
+                return self.while_loop(node, refs)
+            case Branch():
+                return self.branch(node, refs)
+        raise AssertionError(f"unknown node {type(node).__name__}")
+
+    def call(self, node: Call, refs: Sequence[Ref]) -> list[Ref]:
+        mesh = node.params.get("mesh")
+        if node.name != "shard_map" or mesh is None:
+            return self.graph(node.body, refs)
+        local = [
+            Ref(self.cut(ref, ("shard", inner.shape, index), inner)) if ref.datum != NOTHING and inner.size < outer.size else ref
+            for index, (ref, outer, inner) in enumerate(zip(refs, node.inputs, node.body.inputs, strict=True))
+        ]
+        outside, self.numerics = self.numerics, self.numerics.within(dict(mesh.shape))
+        outputs = self.graph(node.body, local)
+        self.numerics = outside
+        return outputs
+
+    def scan(self, node: Scan, refs: Sequence[Ref]) -> list[Ref]:
+        split, stop = node.num_consts, node.num_consts + node.num_carry
+        consts, carry, scanned = refs[:split], list(refs[split:stop]), refs[stop:]
+        values = node.body.inputs[stop:]
+        stacked_values = node.outputs[node.num_carry :]
+        if node.length > UNROLLED_TRIPS:
+            return self.block(node, node.body, consts, carry, node.length, scanned=scanned)
+        parts: list[list[tuple[int, ...]]] = [[() for _ in range(node.length)] for _ in stacked_values]
+        for iteration in reversed(range(node.length)) if node.reverse else range(node.length):
+            slices = [self.iteration_slice(ref, value, node.length, iteration) for ref, value in zip(scanned, values, strict=True)]
+            outputs = self.graph(node.body, [*consts, *carry, *slices])
+            carry = outputs[: node.num_carry]
+            for stack, ref in zip(parts, outputs[node.num_carry :], strict=True):
+                stack[iteration] = self.pieces(ref)
+        return [*carry, *(self.assemble(value, stack) for value, stack in zip(stacked_values, parts, strict=True))]
+
+    def iteration_slice(self, ref: Ref, value: Value, length: int, iteration: int) -> Ref:
+        parts = self.assembled.get(ref.datum)
+        if parts is not None and len(parts) == length:
+            return self.assemble(value, [parts[iteration]])
+        return LITERAL if ref.datum == NOTHING else Ref(self.cut(ref, ("iteration", length, iteration), value))
+
+    def assemble(self, value: Value, parts: list[tuple[int, ...]]) -> Ref:
+        """Data that is nothing but other data side by side."""
+        if len(parts) == 1 and len(parts[0]) == 1:
+            return Ref(parts[0][0])
+        if not any(parts):
+            return LITERAL
+        datum = self.datum(value, "sbuf")
+        self.assembled[datum] = tuple(parts)
+        return Ref(datum)
+
+    def while_loop(self, node: While, refs: Sequence[Ref]) -> list[Ref]:
+        split, stop = node.condition_num_consts, node.condition_num_consts + node.body_num_consts
+        condition_consts, consts, carry = refs[:split], refs[split:stop], list(refs[stop:])
+        trips = self.trips(node)
+        if trips > UNROLLED_TRIPS:
+            return self.block(node, node.body, consts, carry, trips, condition=(node.condition, condition_consts))
+        outside = self.after
+        for _ in range(trips):
+            (go_on,) = self.graph(node.condition, [*condition_consts, *carry])
+            self.after = (*outside, *self.pieces(go_on))
+            carry = self.graph(node.body, [*consts, *carry])
+            self.after = outside
+        return carry
+
+    def block(
+        self,
+        node: Scan | While,
+        body: Graph,
+        consts: Sequence[Ref],
+        carry: Sequence[Ref],
+        trips: int,
+        scanned: Sequence[Ref] = (),
+        condition: tuple[Graph, Sequence[Ref]] | None = None,
+    ) -> list[Ref]:
+        """One iteration as a `Block`."""
+        carried_values = body.inputs[len(consts) : len(consts) + len(carry)]
+        sliced_values = body.inputs[len(consts) + len(carry) :]
+        inside = [self.datum(value, "sbuf") for value in carried_values]
+        parts = [Ref(self.datum(v, "slice")) if r.datum != NOTHING else LITERAL for r, v in zip(scanned, sliced_values, strict=True)]
+        outer_items, outer_after = self.items, self.after
+        self.items, go_on = [], ()
+        state = [Ref(datum) for datum in inside]
+        if condition is not None:
+            graph, condition_consts = condition
+            go_on = self.all_pieces(self.graph(graph, [*condition_consts, *state]))
+            self.after = (*outer_after, *go_on)
+        outputs = self.graph(body, [*consts, *state, *parts])
+        items, self.items, self.after = tuple(self.items), outer_items, outer_after
+        results = [self.datum(value, "sbuf") for value in node.outputs]
+        following, stacked = outputs[: len(carry)], outputs[len(carry) :]
+        self.items.append(
+            Block(
+                items=items,
+                trips=trips,
+                carries=tuple(
+                    Carry(self.pieces(before), datum, self.pieces(ref), result)
+                    for before, datum, ref, result in zip(carry, inside, following, results[: len(carry)], strict=True)
+                ),
+                sliced=tuple(Sliced(self.pieces(ref), part.datum) for ref, part in zip(scanned, parts, strict=True) if part is not LITERAL),
+                stacked=tuple(Stacked(self.pieces(ref), whole) for ref, whole in zip(stacked, results[len(carry) :], strict=True)),
+                condition=go_on,
+                source=node.source,
+                scope=node.scope,
+            )
+        )
+        return [Ref(datum) for datum in results]
+
+    def branch(self, node: Branch, refs: Sequence[Ref]) -> list[Ref]:
+        """The branch with the most work, after the outcome of the condition."""
+        outer_items, outer_after = self.items, self.after
+        self.after = (*outer_after, *self.pieces(refs[0]))
+        alternatives: list[tuple[float, list[Step | Block], list[Ref]]] = []
+        for body in node.branches:
+            self.items = []
+            outputs = self.graph(body, refs[1:])
+            alternatives.append((sum(map(work_of, self.items)), self.items, outputs))
+        self.items, self.after = outer_items, outer_after
+        _, items, outputs = max(alternatives, key=lambda alternative: alternative[0])
+        self.items.extend(items)
+        return outputs
+
+    def trips(self, node: While) -> int:
+        """The trip count given for a while loop."""
+        where = f"{node.source}{f' in {node.scope}' if node.scope else ''}"
+        given = self.trip_count
+        if isinstance(given, Mapping):
+            keys = [key for key in given if key in node.source or (node.scope and key in node.scope)]
+            self.used_trip_counts.update(keys)
+            given = given[keys[0]] if keys else None
+        if given is None:
+            raise ProgramError(
+                f"The while loop at {where} runs an unknown number of times. Say how often: trn_jax.trace(..., trip_count=N) for all while "
+                'loops, or trip_count={"part of the source line or scope": N} for each. (jax.lax.scan, and fori_loop with Python bounds, '
+                "need none.)"
+            )
+        return given
+
+    def check_trip_counts(self) -> None:
+        if isinstance(self.trip_count, Mapping):
+            unused = [key for key in self.trip_count if key not in self.used_trip_counts]
+            if unused:
+                raise ProgramError(f"trip_count names {unused[0]!r}, but no while loop has that in its source line or scope.")
+
+
+ROW_BY_ROW = frozenset({"tensor_copy", "rng", "iota", "select"})
+
+
+def _locality(op: Op, instruction: Instruction) -> str:
+    """Whether an instruction works row by row: see `Step`."""
+    if instruction.engine == "tensor":
+        return "head"
+    if is_elementwise(op) or instruction.kind in ROW_BY_ROW:
+        return "rows"
+    if instruction.engine != "vector" or not op.inputs:
+        return ""
+    axes, rank = op.params.get("axes", op.params.get("axis")), len(op.inputs[0].shape)
+    reduced = set(axes) if isinstance(axes, (tuple, list)) else {axes}
+    if reduced == set(range(rank - len(reduced), rank)) and len(reduced) < rank:
+        return "rows"
+    return "sink" if instruction.kind == "tensor_reduce" else ""
+
+
+def work_of(item: Step | Block) -> float:
+    """Rough size of an item, only to compare branches: cycles of an array of 128 by 128 and lanes of 128."""
+    if isinstance(item, Block):
+        return item.trips * sum(map(work_of, item.items))
+    work = item.instruction.work
+    return 64.0 + work.batch * work.m * work.k * work.n / 128**2 + work.elements * work.operands / 128 + work.bytes / 128

@@ -1,0 +1,39 @@
+"""Groups of steps that share one loop over tiles of rows: what they hand to each other never needs more of SBUF than a tile.
+
+nc_matmul -> add -> gelu -> row maximum -> subtract -> exp         one pass over the rows, only what is read later is written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trn_jax.timing.stream import Block, Step
+
+
+def groups(items: Sequence[Step | Block]) -> list[int]:
+    """For every item the number of its group; groups are runs of neighbours.
+
+    A product starts a group, and steps that work row by row on as many rows (or on one number per row) join it. A step that
+    reads a result of the group that is complete only after the last row starts a new one; loops, DMA and collectives stand alone.
+
+    Basis: assumed (the order a kernel author writes; published kernels for norms, softmax and matmul epilogues do so).
+    """
+    result: list[int] = []
+    number, rows, widest = -1, 0.0, 0.0  # rows is 0 where nothing can join
+    incomplete: set[int] = set()
+    for item in items:
+        if isinstance(item, Block) or not item.locality:
+            number, rows = number + 1, 0.0
+        else:
+            elements = item.instruction.work.elements
+            joins = rows > 0 and item.locality != "head" and incomplete.isdisjoint(item.reads)
+            if joins and (item.rows == rows or elements <= rows):
+                widest = max(widest, elements)
+            elif joins and widest <= item.rows:  # so far there was only one number per row
+                rows, widest = item.rows, max(widest, elements)
+            else:
+                number, rows, widest, incomplete = number + 1, item.rows, elements, set()
+            if item.locality == "sink":
+                incomplete.update(item.writes)
+        result.append(number)
+    return result

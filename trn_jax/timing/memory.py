@@ -1,0 +1,258 @@
+"""The first memory model: which data move between HBM and SBUF, and how much SBUF would spare the move.
+
+Inputs are loaded at their first use and outputs stored, always. What steps of one group (see `groups`) hand to each other only
+passes through. Everything else stays in SBUF if it fits; a use whose `room` (see `residency`) exceeds SBUF is preceded by a
+reload, and data that are ever evicted are stored once after they are made.
+
+Basis: assumed (a compiler that plans with the whole program in view); streamed tiles of data used once take no lasting room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trn_jax.timing.groups import groups
+from trn_jax.timing.residency import rooms
+from trn_jax.timing.stream import Block, Items, Step, Stream, walk
+from trn_jax.units import KIB, MIB
+
+SMALLEST_SBUF_BYTES = MIB  # SBUF below this counts as this: moves that no larger SBUF needs are left out of the table
+TINY_BYTES = 4 * KIB  # never evicted; loaded and stored together with other tiny data
+TINY_GROUP_BYTES = 256 * KIB
+
+
+@dataclass
+class Level:
+    """The plan of one list of items: the program, or one iteration of a loop.
+
+    Attributes:
+        loads: Per item, data that it is the first to need from HBM (or from a scanned array).
+        reloads: Per item, room of the data that may have left SBUF since their last use.
+        wraps: Of those, the uses that reach back into the iteration before.
+        inside: The plan of every loop among the items.
+        peak_bytes: Most bytes waiting at one time when nothing is evicted.
+    """
+
+    loads: dict[int, list[int]] = field(default_factory=dict)
+    reloads: dict[int, dict[int, float]] = field(default_factory=dict)
+    wraps: set[tuple[int, int]] = field(default_factory=set)
+    inside: dict[int, Level] = field(default_factory=dict)
+    peak_bytes: float = 0.0
+
+
+@dataclass
+class Traffic:
+    """The plan of a whole stream: its levels, and the largest room any use of each piece of data needs."""
+
+    top: Level
+    room_bytes: dict[int, float]
+
+
+def plan_traffic(stream: Stream) -> Traffic:
+    """Decides loads, reloads and spills of a stream, for every size of SBUF at once."""
+    planner = _Planner(stream)
+    top = Level()
+    planner.plan_loads(stream.items, top)
+    planner.plan_reloads(stream.items, top, None)
+    return Traffic(top, planner.room_bytes)
+
+
+def loaded_reads(step: Step) -> tuple[int, ...]:
+    """Data that a step needs in SBUF (or in a register, if it only waits for them)."""
+    return step.after if step.in_place else (*step.reads, *step.after)
+
+
+@dataclass
+class _Touch:
+    """One use of data by an item; `peeks` reads evicted data in HBM where they are."""
+
+    position: int
+    peeks: bool = False
+
+
+class _Planner:
+    def __init__(self, stream: Stream):
+        self.stream, self.data = stream, stream.data
+        self.room_bytes: dict[int, float] = {}
+        self.loaded: set[int] = set()
+        steps = [item for item in walk(stream.items) if isinstance(item, Step)]
+        self.made_in_hbm = {datum for step in steps for datum in step.writes if self.data[datum].place == "hbm"}
+
+    def plan_loads(self, items: Items, level: Level) -> None:
+        """Who needs what first. Data from outside a loop are loaded before the loop."""
+        for position, item in enumerate(items):
+            if isinstance(item, Step):
+                needed = [d for d in loaded_reads(item) if self.data[d].place in ("hbm", "slice")]
+            else:
+                needed = [d for d in self.outside_reads(item) if self.data[d].place == "hbm"]
+            first = [datum for datum in dict.fromkeys(needed) if datum not in self.loaded]
+            self.loaded.update(first)
+            inputs = [datum for datum in first if self.stream.origin(datum) not in self.made_in_hbm]
+            if inputs:
+                level.loads[position] = inputs
+            if len(inputs) < len(first):
+                level.reloads[position] = {datum: np.inf for datum in first if datum not in inputs}
+            if isinstance(item, Block):
+                level.inside[position] = Level()
+                self.plan_loads(item.items, level.inside[position])
+        self.group_tiny(level)
+
+    def group_tiny(self, level: Level) -> None:
+        """Moves loads of tiny data forward, to where the first of a group is needed."""
+        group, group_bytes = None, 0.0
+        for position in sorted(level.loads):
+            for datum in tuple(level.loads[position]):
+                size_bytes = self.data[datum].size_bytes
+                if size_bytes > TINY_BYTES:
+                    continue
+                if group is None or group_bytes + size_bytes > TINY_GROUP_BYTES:
+                    group, group_bytes = position, 0.0
+                group_bytes += size_bytes
+                if group != position:
+                    level.loads[position].remove(datum)
+                    level.loads[group].append(datum)
+        level.loads = {position: data for position, data in level.loads.items() if data}
+
+    def plan_reloads(self, items: Items, level: Level, loop: Block | None) -> None:
+        """Rooms of all uses of one level; those of the loops inside come first, because they weigh on the data around."""
+        for position, item in enumerate(items):
+            if isinstance(item, Block):
+                self.plan_reloads(item.items, level.inside[position], item)
+        before, after, base = _slots(items, level)
+        touches, made = self.touches(items)
+        spans = self.spans(items, touches, made, loop, before, after, len(base))
+        if loop is None:
+            copies = [0]
+        else:  # an iteration in the middle of a long loop: its neighbours' data are there too
+            copies, base = [-1, 0, 1], np.concatenate([base, base, base])
+        offset = len(base) // len(copies)
+        starts = [span.start + (copy - copies[0]) * offset for copy in copies for span in spans]
+        stops = [min(span.stop + (copy - copies[0]) * offset, len(base)) for copy in copies for span in spans]
+        sizes = [self.data[span.datum].size_bytes for _ in copies for span in spans]
+        found, waiting = rooms(starts, stops, sizes, base)
+        middle = copies.index(0)
+        window = waiting[middle * offset : (middle + 1) * offset]
+        level.peak_bytes = float(window.max()) if len(window) else 0.0
+        self.record(level, spans, found[middle * len(spans) : (middle + 1) * len(spans)])
+
+    def record(self, level: Level, spans: Sequence[_Span], found: Iterable[float]) -> None:
+        pending: dict[int, float] = {}  # room of data that was only looked at in HBM since
+        for span, room in zip(spans, found, strict=True):
+            for datum in span.makers:
+                self.room_bytes[datum] = max(self.room_bytes.get(datum, 0.0), room)
+            room = max(room, pending.pop(span.datum, 0.0))
+            if span.peeks:
+                pending[span.datum] = room
+            elif room > SMALLEST_SBUF_BYTES and self.data[span.datum].size_bytes > TINY_BYTES:
+                level.reloads.setdefault(span.position, {})[span.datum] = room
+                if span.wraps:
+                    level.wraps.add((span.position, span.datum))
+
+    def touches(self, items: Items) -> tuple[dict[int, list[_Touch]], dict[int, int]]:
+        """Uses of each piece of data in order, and where data of this level are made."""
+        made: dict[int, int] = {}
+        uses: dict[int, list[_Touch]] = {}
+        for position, item in enumerate(items):
+            if isinstance(item, Step):
+                reads: Iterable[int] = item.reads
+                made.update((datum, position) for datum in item.writes)
+            else:
+                reads = self.outside_reads(item)
+                made.update((datum, position) for datum in item.results)
+            peeks = isinstance(item, Step) and item.in_place
+            for datum in dict.fromkeys(reads):
+                place = self.data[datum].place
+                if place != "psum" and not (peeks and place == "hbm"):
+                    uses.setdefault(datum, []).append(_Touch(position, peeks))
+        return uses, made
+
+    def outside_reads(self, block: Block) -> list[int]:
+        """Data that a loop takes from around it: what its iterations share, first values of carries, scanned arrays not in HBM."""
+        own: set[int] = {carry.inside for carry in block.carries} | {cut.part for cut in block.sliced}
+        reads: list[int] = []
+        for item in block.items:
+            if isinstance(item, Step):
+                reads += [d for d in (*item.reads, *item.after) if not (item.in_place and self.data[d].place == "hbm")]
+                own.update(item.writes)
+            else:
+                reads += self.outside_reads(item)
+                own.update(item.results)
+        shared = [datum for datum in reads if self.stream.origin(datum) not in own]
+        scanned = [datum for cut in block.sliced for datum in cut.whole if self.data[datum].place != "hbm"]
+        return list(dict.fromkeys([*shared, *(datum for carry in block.carries for datum in carry.before), *scanned]))
+
+    def spans(
+        self,
+        items: Items,
+        uses: dict[int, list[_Touch]],
+        made: dict[int, int],
+        loop: Block | None,
+        before: list[int],
+        after: list[int],
+        slots: int,
+    ) -> list[_Span]:
+        """All intervals in which data wait for their next use."""
+        spans: list[_Span] = []
+        insides = {carry.inside for carry in loop.carries} if loop else set()
+
+        def add(datum: int, start: int, touch: _Touch, makers: tuple[int, ...], wraps: bool = False) -> None:
+            item, stop = items[touch.position], before[touch.position] + 1
+            if isinstance(item, Block) and any(datum in cut.whole for cut in item.sliced):
+                stop += 1  # a scanned array is needed to the end of the loop
+            if start < stop or wraps:  # else both uses belong to one pass over tiles
+                spans.append(_Span(datum, start, stop + slots * wraps, touch.position, touch.peeks, wraps, makers))
+
+        for datum, touched in uses.items():
+            place, origin = self.data[datum].place, self.stream.origin(datum)
+            makers = () if place in ("hbm", "slice") else (datum,)
+            if origin in made and place == "sbuf":
+                item = items[made[origin]]
+                stacked = isinstance(item, Block) and any(stack.whole == origin for stack in item.stacked)
+                add(datum, after[made[origin]] - stacked, touched[0], makers)
+            elif loop is not None and place != "slice" and origin not in insides:
+                add(datum, after[touched[-1].position], touched[0], makers, wraps=True)
+            for first, second in zip(touched, touched[1:], strict=False):
+                add(datum, after[first.position], second, makers)
+        for carry in loop.carries if loop else ():
+            for datum in carry.following:
+                origin = self.stream.origin(datum)
+                last = max((touch.position for touch in uses.get(datum, ())), default=made.get(origin, -1))
+                if carry.inside in uses and last >= 0 and (origin in made or origin in insides):
+                    add(carry.inside, after[last], uses[carry.inside][0], (datum,), wraps=True)
+        return spans
+
+
+def _slots(items: Items, level: Level) -> tuple[list[int], list[int], np.ndarray]:
+    """Time slots before and after each item, one between any two groups, and the bytes needed in each in any case.
+
+    A loop has one more, during which its iterations keep their own data.
+    """
+    before, after, base = [], [], [0.0]
+    numbers = groups(items)
+    for position, item in enumerate(items):
+        same_group = position > 0 and numbers[position] == numbers[position - 1]
+        if same_group:
+            before.append(before[-1])
+        else:
+            before.append(len(base) - 1)
+            if isinstance(item, Block):
+                base.append(level.inside[position].peak_bytes)
+            base.append(0.0)
+        after.append(len(base) - 1)
+    return before, after, np.array(base)
+
+
+@dataclass(slots=True)
+class _Span:
+    """Data waiting in slots `start` to `stop` - 1 for the item at `position`; `makers` are the data to store if they are evicted."""
+
+    datum: int
+    start: int
+    stop: int
+    position: int
+    peeks: bool
+    wraps: bool
+    makers: tuple[int, ...]

@@ -1,0 +1,135 @@
+"""Element-wise chains: two neighbours of a chain become one hardware instruction where NKI has one that does both.
+
+first          then           becomes         because
+tensor_scalar  activation     activation      scale and bias of an activation are free (two operations before it)
+tensor_scalar  tensor_scalar  tensor_scalar   it does two operations in one pass
+tensor_scalar  tensor_tensor  tensor_tensor   scalar_tensor_tensor; not for 16-bit data, whose separate fast modes are faster
+any            tensor_copy    the first       a cast on write is free, so is a copy
+tensor_copy    any            the second      a cast on read is free
+
+The first one's result must be read by the second alone. Basis: documented (NKI instruction reference).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trn_jax.timing.stream import Block, Items, Step, Stream, reads_of, walk
+
+AFFINE = frozenset({"add", "subtract", "multiply", "negative"})
+SINGLE = frozenset(
+    {
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "negative",
+        "abs",
+        "power",
+        "square",
+        "equal",
+        "not_equal",
+        "less",
+        "less_equal",
+        "greater",
+        "greater_equal",
+    }
+)
+CASTS = frozenset({"cast", "copy"})
+OPERATIONS = 2  # of one tensor_scalar or scalar_tensor_tensor, and before an activation's function
+
+
+def fuse_elementwise(stream: Stream) -> Stream:
+    """Merges neighbours of element-wise chains, in program order, into the later one."""
+    readers = stream.readers()
+    alone = {datum for datum, count in readers.items() if count == 1 and datum not in stream.outputs}
+    return replace(stream, items=_items(stream, stream.items, alone))
+
+
+def _items(stream: Stream, items: Items, alone: set[int]) -> Items:
+    result: list[Step | Block | None] = []
+    maker: dict[int, int] = {}  # data that only one step reads -> position of the step that makes it
+    last_read = {
+        stream.origin(datum): position
+        for position, item in enumerate(items)
+        for inner in ((item,) if isinstance(item, Step) else (item, *walk(item.items)))
+        for datum in reads_of(inner)
+    }
+    made = {datum for item in items for datum in (item.writes if isinstance(item, Step) else item.results)}
+    for position, item in enumerate(items):
+        if isinstance(item, Block):
+            item = replace(item, items=_items(stream, item.items, alone))
+        elif item.chain >= 0:
+            for datum in item.reads:
+                first = maker.get(datum)
+                producer = None if first is None else result[first]
+                if first is None or not isinstance(producer, Step) or producer.chain != item.chain:
+                    continue
+                dying = sum(
+                    stream.data[read].size_bytes
+                    for read in map(stream.origin, producer.reads)
+                    if read in made and stream.data[read].place == "sbuf" and last_read[read] < position and read not in stream.outputs
+                )
+                # Keeping the operands until the later instruction must not take more SBUF than the result they replace.
+                merged = _merged(producer, item, datum) if dying <= stream.data[datum].size_bytes else None
+                if merged is not None:
+                    item, result[first] = merged, None
+                    last_read.update((stream.origin(read), max(position, last_read[stream.origin(read)])) for read in merged.reads)
+            if len(item.writes) == 1 and item.writes[0] in alone:
+                maker[item.writes[0]] = position
+        result.append(item)
+    return tuple(item for item in result if item is not None)
+
+
+def _merged(first: Step, second: Step, between: int) -> Step | None:
+    """One step for two where the hardware has an instruction for both."""
+    kept = _instruction_of_both(first, second)
+    if kept is None:
+        return None
+    instruction = replace(
+        kept.instruction,
+        function="+".join((*first.functions, *second.functions)),
+        narrow=first.instruction.narrow and second.instruction.narrow,
+        write_formats=second.instruction.write_formats,
+    )
+    return replace(
+        second,
+        instruction=instruction,
+        reads=tuple(dict.fromkeys((*first.reads, *(read for read in second.reads if read != between)))),
+        after=tuple(dict.fromkeys((*first.after, *second.after))),
+        tensors=kept.tensors,
+        functions=(*first.functions, *second.functions),
+        sources=(*first.sources, *second.sources),
+        scopes=(*first.scopes, *second.scopes),
+    )
+
+
+def _instruction_of_both(first: Step, second: Step) -> Step | None:
+    """The step whose instruction can also do the other's work, or None."""
+    a, b = first.instruction, second.instruction
+    if a.engine not in ("vector", "scalar") or b.engine not in ("vector", "scalar"):
+        return None
+    if _is_cast(second):
+        return first
+    if _is_cast(first):
+        return second
+    if a.kind != "tensor_scalar" or not SINGLE.issuperset(_arithmetic(first)):
+        return None
+    operations = len(_arithmetic(first)) + len(_arithmetic(second))
+    if b.kind == "activation":
+        return second if operations - 1 <= OPERATIONS and AFFINE.issuperset(_arithmetic(first)) else None
+    fits = operations <= OPERATIONS and SINGLE.issuperset(_arithmetic(second))
+    if b.kind == "tensor_scalar" or (b.kind == "tensor_tensor" and not (a.narrow or b.narrow)):
+        return second if fits else None
+    return None
+
+
+def _is_cast(step: Step) -> bool:
+    return step.instruction.kind == "tensor_copy" and CASTS.issuperset(step.functions)
+
+
+def _arithmetic(step: Step) -> tuple[str, ...]:
+    """What a step does, without casts."""
+    return tuple(function for function in step.functions if function not in CASTS)

@@ -1,0 +1,280 @@
+"""Stream and traffic to rows: every step becomes a row, with the DMA rows it needs before and after it.
+
+DMA queues are in order, so a store that waits for its data would hold up the loads behind it: each load therefore goes out one
+loading step ahead (double buffering).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from trn_jax.graph.instruction import WORK_FIELDS, Instruction, Work
+from trn_jax.timing.blocking import reread_pieces
+from trn_jax.timing.flatten import LONGEST_ROW_BYTES
+from trn_jax.timing.memory import SMALLEST_SBUF_BYTES, TINY_BYTES, Level, plan_traffic
+from trn_jax.timing.program import Loop, Origin, Program, Row, Structure
+from trn_jax.timing.stream import Block, Carry, Items, Step, Stream
+
+TABLE_FIELDS = (*WORK_FIELDS, "reuse_bytes", "reuse_slope", "hbm", "trips")
+
+
+def build_program(stream: Stream, origin: Origin | None = None) -> Program:
+    """The program of a stream: its steps and its memory traffic as rows of a table."""
+    writer = _Writer(stream)
+    writer.write_program()
+    rows = writer.rows
+    instructions = [row.instruction for row in rows]
+    structure = Structure(
+        engines=tuple("loop" if i is None else i.engine for i in instructions),
+        kinds=tuple("loop" if i is None else i.kind for i in instructions),
+        narrow=tuple(i is not None and i.narrow for i in instructions),
+        waits=tuple(row.waits for row in rows),
+        loops=tuple(writer.loops),
+        rows=tuple(rows),
+        functions=tuple("" if i is None else i.function for i in instructions),
+        operand_formats=tuple(() if i is None else i.operand_formats for i in instructions),
+        origin=origin,
+    )
+    works = [Work() if i is None else i.work for i in instructions]
+    table = {name: np.array([getattr(work, name) for work in works], np.float64) for name in WORK_FIELDS}
+    extra = np.array(writer.extra, np.float64).reshape(len(rows), 4)
+    table |= {name: extra[:, column].copy() for column, name in enumerate(("reuse_bytes", "reuse_slope", "hbm", "trips"))}
+    return Program(structure=structure, table=table)
+
+
+class _Writer:
+    """Writes rows in order; `ready` says, for every piece of data, which rows a reader waits for."""
+
+    def __init__(self, stream: Stream):
+        self.stream, self.data = stream, stream.data
+        self.traffic = plan_traffic(stream)
+        self.rows: list[Row] = []
+        self.extra: list[tuple[float, float, float, float]] = []
+        self.loops: list[Loop] = []
+        self.ready: dict[int, tuple[int, ...]] = {}
+        self.saved: dict[int, int] = {}  # data -> row that stored them in HBM
+        self.made_by: dict[int, int] = {}
+        self.readers: dict[int, list[int]] = {}  # carried value of a loop -> rows that read it
+        self.changed: list[int] = []  # data whose readiness changed, to be looked at again when a loop closes
+        self.late_stores: list[int] = []
+        self.regions: dict[int, list[int]] = {}
+        for region in stream.regions:
+            self.regions.setdefault(stream.origin(region), []).append(region)
+        reads = stream.readers()
+        self.read_again = {datum for datum in stream.outputs if reads[datum] > 1}
+
+    def write_program(self) -> None:
+        self.write_items(self.stream.items, self.traffic.top, None)
+        copied = [datum for datum in self.stream.outputs if self.is_copied_input(datum)]
+        size_bytes = sum(self.stream.outputs[datum] for datum in (*self.late_stores, *copied)) + self.stream.copied_bytes
+        if size_bytes:
+            rows = [self.made_by[self.stream.origin(datum)] for datum in self.late_stores]
+            self.dma("store", size_bytes, min(size_bytes, TINY_BYTES), rows, "", "")
+
+    def is_copied_input(self, datum: int) -> bool:
+        """Whether an output is a part or a repetition of a program input; a whole input is handed back as it is."""
+        size_bytes, _, place = self.data[datum]
+        made = self.stream.origin(datum) in self.made_by
+        return place == "hbm" and not made and (datum in self.stream.regions or self.stream.outputs[datum] > size_bytes)
+
+    def write_items(self, items: Items, level: Level, loop: Block | None) -> None:
+        loading = sorted(level.loads)
+        issued = 0
+        stacked = {self.stream.origin(datum): stack.whole for stack in loop.stacked for datum in stack.part} if loop else {}
+        for position, item in enumerate(items):
+            while issued < len(loading) and (issued == 0 or loading[issued - 1] <= position):
+                self.write_loads(items[loading[issued]], level.loads[loading[issued]], loop)
+                issued += 1
+            self.write_reloads(item, position, level, loop)
+            if isinstance(item, Block):
+                self.write_block(item, level.inside[position])
+            else:
+                self.write_step(item, level.reloads.get(position, {}), stacked, loop)
+
+    def write_loads(self, item: Step | Block, data: Iterable[int], loop: Block | None) -> None:
+        """Compulsory loads of one item in one row; slices of an array that may still be in SBUF in rows of their own."""
+        source, scope = _where(item)
+        whole = {cut.part: cut.whole for cut in loop.sliced} if loop else {}
+        together: list[int] = []
+        for datum in data:
+            wholes = whole.get(self.stream.origin(datum), ())
+            scanned = [d for d in wholes if self.data[d].place == "sbuf"]
+            room = max((self.traffic.room_bytes.get(d, 0.0) for d in scanned), default=np.inf)
+            size_bytes, row_bytes, _ = self.data[datum]
+            if scanned and room <= SMALLEST_SBUF_BYTES:
+                self.set_ready(datum, self.waits(scanned))
+            elif scanned:
+                share = 1.0 if loop is None else 1.0 / loop.trips
+                waits = [self.saved.get(d, row) for d in scanned for row in self.waits([d])]
+                row = self.dma("reload", size_bytes, row_bytes, waits, source, scope, room, share)
+                self.set_ready(datum, (row,))
+            else:
+                together.append(datum)
+        if together:
+            size_bytes = sum(self.data[datum].size_bytes for datum in together)
+            pieces = sum(self.data[datum].size_bytes / self.data[datum].row_bytes for datum in together)
+            waits = [row for datum in together for row in self.waits([datum])]
+            row = self.dma("load", size_bytes, min(LONGEST_ROW_BYTES, size_bytes / max(pieces, 1.0)), waits, source, scope)
+            for datum in together:
+                self.set_ready(datum, (row,))
+
+    def write_reloads(self, item: Step | Block, position: int, level: Level, loop: Block | None) -> None:
+        """Data that may have left SBUF since their last use."""
+        source, scope = _where(item)
+        for datum, room in level.reloads.get(position, {}).items():
+            size_bytes, row_bytes, _ = self.data[datum]
+            if isinstance(item, Block) and any(datum in cut.whole for cut in item.sliced):
+                continue  # every iteration reloads its own part
+            if loop is not None and (position, datum) in level.wraps:
+                size_bytes *= (loop.trips - 1) / loop.trips  # the first iteration finds them loaded
+            waits = (self.saved[datum],) if datum in self.saved else self.waits([datum])
+            row = self.dma("load" if np.isinf(room) else "reload", size_bytes, row_bytes, waits, source, scope, room)
+            self.note_read(datum, row)
+            self.set_ready(datum, (row,))
+
+    def write_step(self, step: Step, reloads: dict[int, float], stacked: dict[int, int], loop: Block | None) -> None:
+        source, scope = _where(step)
+        waits = [row for datum in (*step.reads, *step.after) for row in self.waits([datum])]
+        if step.instruction.kind == "nc_matmul":
+            waits += self.write_rereads(step, reloads, waits, source, scope)
+        direct = step.in_place and all(datum in self.stream.outputs and datum not in self.read_again for datum in step.writes)
+        hbm = step.in_place and (direct or any(self.data[datum].place in ("hbm", "slice") for datum in step.reads))
+        label = f"{step.instruction.kind} {'+'.join(step.functions)}"
+        row = self.add(step.instruction, waits, label, source, scope, hbm=float(hbm and step.instruction.engine != "collective"))
+        for datum in step.reads:
+            self.note_read(datum, row)
+        for datum in step.writes:
+            self.made_by[datum] = row
+            self.set_ready(datum, (row,))
+            if not direct:
+                self.write_stores(datum, row, source, scope)
+            if datum in stacked:
+                self.write_stacked(datum, stacked[datum], (row,), loop, source, scope)
+
+    def write_rereads(self, step: Step, reloads: dict[int, float], waits: Sequence[int], source: str, scope: str) -> list[int]:
+        """What a blocked product reads from HBM again because SBUF holds neither operand."""
+        operands = step.reads if len(step.reads) > 1 else step.reads * 2
+        if not operands:
+            return []
+        lhs, rhs = (self.data[datum] for datum in operands[:2])
+        resident_bytes = min((reloads.get(datum, 0.0) for datum in operands[:2] if self.data[datum].place == "sbuf"), default=np.inf)
+        pieces = reread_pieces(step.instruction.work, lhs.size_bytes, rhs.size_bytes, resident_bytes)
+        row_bytes = min(lhs.row_bytes, rhs.row_bytes)
+        return [self.dma("reread", size, row_bytes, waits, source, scope, reuse, slope) for size, reuse, slope in pieces]
+
+    def write_stores(self, datum: int, row: int, source: str, scope: str) -> None:
+        """What leaves SBUF once data are made: outputs in any case, other data where some use may find them evicted."""
+        for made in (datum, *self.regions.get(datum, ())):
+            size_bytes, row_bytes, place = self.data[made]
+            room = self.traffic.room_bytes.get(made, 0.0)
+            if made in self.stream.outputs and place != "hbm":
+                size_bytes = self.stream.outputs[made]
+                if size_bytes <= TINY_BYTES:
+                    self.late_stores.append(made)
+                else:
+                    self.saved[made] = self.dma("store", size_bytes, row_bytes, (row,), source, scope)
+            elif place == "sbuf" and room > SMALLEST_SBUF_BYTES and size_bytes > TINY_BYTES:
+                self.saved[made] = self.dma("spill", size_bytes, row_bytes, (row,), source, scope, room)
+
+    def write_stacked(self, datum: int, whole: int, waits: tuple[int, ...], loop: Block | None, source: str, scope: str) -> None:
+        """One iteration's part of a stacked result."""
+        assert loop is not None
+        needed = [made for made in (whole, *self.regions.get(whole, ()))]
+        room = max(self.traffic.room_bytes.get(made, 0.0) for made in needed)
+        size_bytes, row_bytes, _ = self.data[datum]
+        if any(made in self.stream.outputs for made in needed):
+            self.dma("store", size_bytes, row_bytes, waits, source, scope)
+        elif room > SMALLEST_SBUF_BYTES:
+            self.dma("spill", size_bytes, row_bytes, waits, source, scope, room, 1.0 / loop.trips)
+
+    def write_block(self, block: Block, level: Level) -> None:
+        begin, first_changed = len(self.rows), len(self.changed)
+        before = dict(self.ready)
+        for carry in block.carries:
+            self.set_ready(carry.inside, self.waits(carry.before))
+        for cut in block.sliced:
+            self.set_ready(cut.part, tuple(row for datum in cut.whole if self.data[datum].place == "hbm" for row in self.waits([datum])))
+        self.write_items(block.items, level, block)
+        for stack in block.stacked:  # parts that no step of the iteration makes
+            for datum in stack.part:
+                if self.made_by.get(self.stream.origin(datum), -1) < begin:
+                    self.write_stacked(datum, stack.whole, self.waits([datum]), block, block.source, block.scope)
+        carried = tuple(self.carried(carry, begin) for carry in block.carries)
+        makers = [row for _, row in carried if row >= 0]
+        makers += [row for stack in block.stacked for row in self.waits(stack.part) if row >= begin]
+        end = self.add(None, makers, f"loop {block.trips} times", block.source, block.scope, trips=float(block.trips))
+        self.loops.append(Loop(begin=begin, end=end, carried=carried))
+        for datum in self.changed[first_changed:]:  # rows inside the loop are seen from outside as its closing row
+            if datum in before:
+                self.ready[datum] = (end,)
+            else:
+                self.ready.pop(datum, None)
+        self.changed[first_changed:] = [datum for datum in dict.fromkeys(self.changed[first_changed:]) if datum in before]
+        for datum in block.results:
+            self.made_by[datum] = end
+            self.set_ready(datum, (end,))
+        for carry in block.carries:
+            self.write_stores(carry.after, end, block.source, block.scope)
+
+    def carried(self, carry: Carry, begin: int) -> tuple[tuple[int, ...], int]:
+        """Rows of an iteration that read a carried value, and the row that makes the next one."""
+        made = max((self.made_by.get(self.stream.origin(datum), -1) for datum in carry.following), default=-1)
+        readers = sorted(set(self.readers.pop(carry.inside, ())))
+        for datum in carry.before:  # to a loop around this one, they read what its own carry hands over
+            self.readers.setdefault(self.stream.origin(datum), []).extend(readers)
+        return tuple(readers), made if made >= begin else -1
+
+    def dma(
+        self,
+        function: str,
+        size_bytes: float,
+        row_bytes: float,
+        waits: Iterable[int],
+        source: str,
+        scope: str,
+        reuse_bytes: float = np.inf,
+        slope: float = 1.0,
+    ) -> int:
+        """One row of memory traffic."""
+        instruction = Instruction(engine="dma", kind="dma_copy", function=function, work=Work(bytes=size_bytes, row_bytes=row_bytes))
+        return self.add(instruction, waits, f"dma_copy {function}", source, scope, reuse_bytes, slope, hbm=1.0)
+
+    def add(
+        self,
+        instruction: Instruction | None,
+        waits: Iterable[int],
+        label: str,
+        source: str,
+        scope: str,
+        reuse_bytes: float = np.inf,
+        slope: float = 1.0,
+        hbm: float = 0.0,
+        trips: float = 1.0,
+    ) -> int:
+        self.rows.append(Row(instruction=instruction, waits=tuple(sorted(set(waits))), label=label, source=source, scope=scope))
+        self.extra.append((reuse_bytes, slope, hbm, trips))
+        return len(self.rows) - 1
+
+    def waits(self, data: Iterable[int]) -> tuple[int, ...]:
+        """Rows after which all these data can be read."""
+        rows: list[int] = []
+        for datum in data:
+            found = self.ready.get(datum)
+            rows.extend(self.ready.get(self.stream.origin(datum), ()) if found is None else found)
+        return tuple(rows)
+
+    def set_ready(self, datum: int, rows: tuple[int, ...]) -> None:
+        self.ready[datum] = rows
+        self.changed.append(datum)
+
+    def note_read(self, datum: int, row: int) -> None:
+        self.readers.setdefault(self.stream.origin(datum), []).append(row)
+
+
+def _where(item: Step | Block) -> tuple[str, str]:
+    """Source lines and scopes of an item, each once."""
+    if isinstance(item, Block):
+        return item.source, item.scope
+    return "; ".join(dict.fromkeys(filter(None, item.sources))), "; ".join(dict.fromkeys(filter(None, item.scopes)))

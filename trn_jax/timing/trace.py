@@ -1,0 +1,114 @@
+"""trace: any JAX function as a Program, without weights and without a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from trn_jax._compat import trace_graph
+from trn_jax.errors import ProgramError
+from trn_jax.graph.graph import Graph
+from trn_jax.graph.numerics import AutoCast, Numerics
+from trn_jax.timing.flatten import flatten
+from trn_jax.timing.live import live
+from trn_jax.timing.passes import DEFAULT, apply_passes, checked_passes
+from trn_jax.timing.program import Program
+from trn_jax.timing.rows import build_program
+
+
+def trace(
+    f: Callable[..., Any],
+    *args: Any,
+    trip_count: int | Mapping[str, int] | None = None,
+    autocast: AutoCast | None = None,
+    passes: Iterable[str] = DEFAULT,
+    **kwargs: Any,
+) -> Program:
+    """The instruction stream of `f` at these arguments: what `latency`, `estimate`, `sweep` and `tune` read.
+
+    Calls are inlined, dead code is dropped, scans of up to 8 iterations are unrolled and longer ones kept as one iteration
+    and its count. Of a `cond` the branch with the most work is taken, after its condition. Memory traffic is added for every
+    size of SBUF at once, so the same program serves all chips.
+
+    Args:
+        f: A JAX function, an `emulate`d one (then its own auto-cast and formats hold), a jitted one, or a callable module.
+        *args: Arrays, `jax.ShapeDtypeStruct`s or trees of them; only shapes and dtypes matter. Other leaves are static.
+        trip_count: Iterations of `while` loops: one number for all, or a dict from a part of the loop's source line or
+            jax.named_scope to its number. Scans know theirs.
+        autocast: Formats of matmul operands and writes, as for `emulate`; None casts nothing.
+        passes: Names of the fusions to apply, of `trn_jax.timing.passes.PASSES`; `()` for none.
+        **kwargs: Keyword arguments of `f`.
+
+    Returns:
+        A `Program`: static structure and a numeric table, its only leaves. Equal functions at different sizes have the same
+        structure if the same data fit on chip, and then form a batch under `jax.tree.map(jnp.stack, ...)`.
+
+    Raises:
+        ProgramError: `f` is not callable, runs no instruction, or has a while loop without a trip count; an unknown pass;
+            a trip count that is not a non-negative int or that names no loop; `autocast` given for an emulated function.
+        NoRuleError, UnsupportedError: For a primitive without a rule, or one refused for a stated reason.
+
+    Units: bytes and counts. Gradient: none (a Program is data); `latency` is differentiable in chip and table.
+    Basis: see the rules, `timing.memory` and `timing.passes`.
+    """
+    if not callable(f):
+        raise ProgramError(
+            f"trace takes a function and its arguments, but its first argument is {f!r}. Give the function itself, not its result."
+        )
+    _check_trip_count(trip_count)
+    passes = checked_passes(passes)
+    function, numerics = _emulated(f)
+    if numerics is None:
+        numerics = Numerics(autocast=AutoCast() if autocast is None else autocast)
+    elif autocast is not None:
+        raise ProgramError(
+            "autocast= was given for a function from trn_jax.emulate, which has its own. Set it there, or trace the plain function."
+        )
+    graph = trace_graph(function, *args, **kwargs).graph
+    name = getattr(f, "__name__", type(f).__name__)
+    return _Origin(graph=graph, numerics=numerics, trip_count=trip_count, name=name).build(passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    """A traced function, to be lowered with any passes."""
+
+    graph: Graph
+    numerics: Numerics
+    trip_count: int | Mapping[str, int] | None
+    name: str
+
+    def build(self, passes: tuple[str, ...]) -> Program:
+        """The program with these passes."""
+        stream = live(flatten(self.graph, self.numerics, self.trip_count))
+        if not stream.items:
+            raise ProgramError(
+                f"{self.name} runs no instruction: its outputs are its inputs, constants or views of them. There is nothing to time; "
+                "return something computed from the arguments."
+            )
+        return build_program(apply_passes(stream, passes), self)
+
+
+def _emulated(f: Callable[..., Any]) -> tuple[Callable[..., Any], Numerics | None]:
+    """The function inside `emulate`, also under jit, and its numerics; any other function as it is."""
+    inner: Any = f
+    while isinstance(inner, jax.stages.Wrapped) and hasattr(inner, "__wrapped__"):
+        inner = getattr(inner, "__wrapped__")  # noqa: B009
+    numerics = getattr(inner, "numerics", None)
+    function = getattr(inner, "function", None)
+    # jax.grad and others copy attributes of what they wrap; only emulate's own callable wraps exactly its function.
+    if isinstance(numerics, Numerics) and function is not None and getattr(inner, "__wrapped__", None) is function:
+        return function, numerics
+    return f, None
+
+
+def _check_trip_count(trip_count: Any) -> None:
+    counts = trip_count.values() if isinstance(trip_count, Mapping) else () if trip_count is None else (trip_count,)
+    for count in counts:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ProgramError(
+                f"trip_count={trip_count!r} is not accepted; give a non-negative int, or a dict of them by source line or scope."
+            )
