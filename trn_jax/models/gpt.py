@@ -57,7 +57,6 @@ class GPT(nnx.Module):
         self.config = config
         table_key, position_key, head_key, blocks_key = jax.random.split(jax.random.key(seed), 4)
         dtype = jnp.dtype(config.param_dtype)
-        # With a tied head the table is also the last matrix: rows of length one keep its logits near one.
         rows = lambda key, count: nnx.Param((jax.random.normal(key, (count, config.d_model)) * config.d_model**-0.5).astype(dtype))
         self.table_VD = rows(table_key, config.vocab_size)
         self.position_TD = rows(position_key, config.max_tokens) if config.positions == "learned" else None
@@ -101,7 +100,8 @@ class GPT(nnx.Module):
             if self.head is not None:
                 logits_BTV = self.head(x_BTD)
             else:
-                logits_BTV = jnp.dot(x_BTD, self.table_VD[...].astype(config.compute_dtype).T)
+                # Scaled like the head's first weights; otherwise each token would begin by predicting itself.
+                logits_BTV = jnp.dot(x_BTD, self.table_VD[...].astype(config.compute_dtype).T) * config.d_model**-0.5
             return logits_BTV.astype(jnp.float32)
 
     def _run_blocks(self, x_BTD: Float[Array, "B T D"], keys: PRNGKeyArray | None) -> Float[Array, "B T D"]:
