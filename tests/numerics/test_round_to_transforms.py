@@ -142,3 +142,11 @@ def test_rounder_is_the_same_function_built_once():
     assert rounder("tf32", container="bf16")(x) is x
     with pytest.raises(TypeError, match="seed"):
         rounder("bf16", "stochastic")(x)
+
+
+def test_mapped_keys_give_each_lane_its_own_bits():
+    x_F = jnp.linspace(1, 2, 64)
+    keys = jax.random.split(jax.random.key(1), 3)
+    lanes = jax.vmap(lambda key: round_to(x_F, "bf16", rounding="stochastic", key=key))(keys)
+    np.testing.assert_array_equal(lanes[1], round_to(x_F, "bf16", rounding="stochastic", key=keys[1]))
+    assert (lanes[0] != lanes[1]).any()

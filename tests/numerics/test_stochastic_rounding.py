@@ -7,7 +7,8 @@ import pytest
 import rounding_oracle as oracle
 
 from trn_jax.errors import FormatError
-from trn_jax.numerics import FORMATS, mix, round_to, rounder
+from trn_jax.numerics import FORMATS, bits, mix, round_to, rounder
+from trn_jax.numerics.stochastic import round_magnitude
 
 each_format = pytest.mark.parametrize("fmt", oracle.NARROW, ids=lambda fmt: fmt.name)
 
@@ -42,6 +43,17 @@ def test_values_of_the_format_never_change(fmt):
     x = np.concatenate([x, -x, np.float32([np.nan])])
     for seed in range(3):
         oracle.assert_same_bits(round_to(x, fmt.name, rounding="stochastic", seed=seed), x, x)
+
+
+@each_format
+def test_extreme_random_words_give_the_lower_and_the_upper_neighbour(fmt):
+    magnitude = np.abs(oracle.patterns(fmt, 2**12))
+    magnitude = magnitude[(magnitude < fmt.max_finite) & ((magnitude > fmt.min_subnormal * 2.0**-24) | (magnitude == 0))]
+    lower, upper = neighbours(magnitude.astype(np.float64), fmt)
+    for word, want in ((0, lower), (2**32 - 1, upper)):
+        random = jnp.full(magnitude.shape, word, jnp.uint32)
+        got = bits.to_float(round_magnitude(bits.to_bits(jnp.asarray(magnitude)), fmt, random))
+        oracle.assert_same_bits(got, want.astype(np.float32), magnitude)
 
 
 @each_format

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float32
 
 from trn_jax.errors import FormatError, did_you_mean
@@ -29,7 +30,7 @@ Rounder = Callable[..., Float32[Array, "*dims"]]
 
 
 def round_to(
-    x: Float[Array, "*dims"],
+    x: Float[ArrayLike, "*dims"],
     fmt: str | Format,
     *,
     rounding: Rounding = "nearest",

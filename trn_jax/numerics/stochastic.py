@@ -35,7 +35,7 @@ def round_magnitude(magnitude: UInt32[Array, "*dims"], fmt: Format, random: UInt
     smallest = bits.bits_of(fmt.min_subnormal)
     significand = (magnitude & (bits.ONE_BINADE - np.uint32(1))) | bits.ONE_BINADE
     fraction = significand >> jnp.minimum(discarded - np.uint32(24), np.uint32(31))  # of the smallest value, in units of 2^-24
-    below = jnp.where(fraction > (random >> np.uint32(8)), smallest, np.uint32(0))
+    below = jnp.where(fraction + (random >> np.uint32(8)) >= np.uint32(2**24), smallest, np.uint32(0))
     return jnp.where(magnitude < smallest, below, rounded)
 
 
