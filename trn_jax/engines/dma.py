@@ -1,7 +1,7 @@
 """DMA engines: moving bytes between HBM and SBUF, unless SBUF still holds them.
 
 occupancy = max(moved (row + 400 B) / row / min(DMA rate, HBM share), transfers x issue time)
-moved     = min(bytes, max(0, bytes touched since last use - SBUF))         latency = occupancy + fixed latency
+moved     = min(bytes, slope max(0, SBUF it takes to keep them - SBUF))      latency = occupancy + fixed latency
 """
 
 from __future__ import annotations
@@ -40,26 +40,28 @@ def transfer_s(moved_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any) -> 
     return smooth_max(busy_s, issue_s, _width(busy_s, issue_s, smoothing))
 
 
-def moved_bytes(size_bytes: Any, reuse_bytes: Any, chip: Chip, smoothing: Any) -> Any:
-    """Bytes that have to move when `reuse_bytes` of other data went through SBUF since these were last there.
+def moved_bytes(size_bytes: Any, reuse_bytes: Any, chip: Chip, smoothing: Any, slope: Any = 1.0) -> Any:
+    """Bytes that have to move although some of them may still be in SBUF.
 
     Args:
         size_bytes: Bytes of the data.
-        reuse_bytes: Infinite where nothing can be reused: then all bytes move, exactly.
+        reuse_bytes: SBUF it takes to still have all of them. Infinite where nothing can be reused: then all bytes move, exactly.
         chip: `chip.sbuf.size_bytes` is read.
         smoothing: Rounds off both corners, and adds smoothing * bytes * reuse / (reuse + SBUF), so that the size of SBUF
             matters also to data that fits.
+        slope: Bytes moved for each byte of SBUF that is missing; other than 1 for a part of a larger array, and for operands
+            that a matrix product reads several times.
 
     Returns:
         Bytes between 0 and size_bytes at smoothing 0.
 
-    Gradient: in SBUF -1 between the corners; never 0 under smoothing where something could be reused.
-    Basis: assumed (least recently used data leave SBUF first).
+    Gradient: in SBUF -slope between the corners; never 0 under smoothing where something could be reused.
+    Basis: assumed (data needed last leave SBUF first; see `timing.residency`).
     """
     sbuf_bytes = chip.sbuf.size_bytes
     finite = jnp.isfinite(reuse_bytes)
     reuse_bytes = jnp.where(finite, reuse_bytes, 0.0)
-    missing = smooth_relu(reuse_bytes - sbuf_bytes, width(smoothing, sbuf_bytes))
+    missing = slope * smooth_relu(reuse_bytes - sbuf_bytes, width(smoothing, sbuf_bytes))
     moved = smooth_min(missing, size_bytes, _width(missing, size_bytes, smoothing))
     if not is_hard(smoothing):
         moved = moved + smoothing * size_bytes * reuse_bytes / (reuse_bytes + sbuf_bytes)
@@ -75,7 +77,7 @@ def _width(a: Any, b: Any, smoothing: Any) -> Any:
 
 
 def _cost(work: Any, chip: Chip, smoothing: Any, share: float) -> Cost:
-    moved = moved_bytes(work.bytes, getattr(work, "reuse_bytes", np.inf), chip, smoothing)
+    moved = moved_bytes(work.bytes, getattr(work, "reuse_bytes", np.inf), chip, smoothing, getattr(work, "reuse_slope", 1.0))
     occupancy_s = transfer_s(moved / share, work.row_bytes, chip, smoothing)
     part = moved / jnp.maximum(work.bytes, 1.0)  # data that is still in SBUF is there at once
     return Cost(occupancy_s, occupancy_s + part * chip.dma.latency_s, jnp.maximum(jnp.ceil(work.bytes / TILE_BYTES), 1.0))

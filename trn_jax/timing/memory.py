@@ -19,8 +19,8 @@ from trn_jax.timing.residency import rooms
 from trn_jax.timing.stream import Block, Items, Step, Stream, walk
 from trn_jax.units import KIB, MIB
 
-SMALLEST_SBUF_BYTES = MIB  # SBUF below this counts as this: moves that no larger SBUF needs are left out of the table
-TINY_BYTES = 4 * KIB  # never evicted; loaded and stored together with other tiny data
+SMALLEST_SBUF_BYTES = MIB
+TINY_BYTES = 32 * KIB  # never evicted; loaded and stored together with other tiny data
 TINY_GROUP_BYTES = 256 * KIB
 
 
@@ -29,14 +29,14 @@ class Level:
     """The plan of one list of items: the program, or one iteration of a loop.
 
     Attributes:
-        loads: Per item, data that it is the first to need from HBM (or from a scanned array).
-        reloads: Per item, room of the data that may have left SBUF since their last use.
+        loads: Per item, data that it is the first to need from HBM (or from a scanned array), and the bytes that are new.
+        reloads: Per item, room of the data that may have left SBUF since their last use; infinite for data that were never there.
         wraps: Of those, the uses that reach back into the iteration before.
         inside: The plan of every loop among the items.
         peak_bytes: Most bytes waiting at one time when nothing is evicted.
     """
 
-    loads: dict[int, list[int]] = field(default_factory=dict)
+    loads: dict[int, dict[int, float]] = field(default_factory=dict)
     reloads: dict[int, dict[int, float]] = field(default_factory=dict)
     wraps: set[tuple[int, int]] = field(default_factory=set)
     inside: dict[int, Level] = field(default_factory=dict)
@@ -77,43 +77,58 @@ class _Planner:
     def __init__(self, stream: Stream):
         self.stream, self.data = stream, stream.data
         self.room_bytes: dict[int, float] = {}
-        self.loaded: set[int] = set()
+        self.loaded: dict[int, float] = {}  # data in HBM -> bytes of them, or of regions of them, that were loaded so far
+        self.covered: set[int] = set()  # data in HBM that are loaded for the first time after regions or the whole of them were
         steps = [item for item in walk(stream.items) if isinstance(item, Step)]
         self.made_in_hbm = {datum for step in steps for datum in step.writes if self.data[datum].place == "hbm"}
 
     def plan_loads(self, items: Items, level: Level) -> None:
         """Who needs what first. Data from outside a loop are loaded before the loop."""
         for position, item in enumerate(items):
+            scanned: list[int] = []
             if isinstance(item, Step):
                 needed = [d for d in loaded_reads(item) if self.data[d].place in ("hbm", "slice")]
             else:
-                needed = [d for d in self.outside_reads(item) if self.data[d].place == "hbm"]
-            first = [datum for datum in dict.fromkeys(needed) if datum not in self.loaded]
-            self.loaded.update(first)
-            inputs = [datum for datum in first if self.stream.origin(datum) not in self.made_in_hbm]
+                shared, scanned = self.outside_reads(item)
+                needed, scanned = ([d for d in data if self.data[d].place == "hbm"] for data in (shared, scanned))
+            first = {datum: new for datum in dict.fromkeys(needed) if (new := self.first_bytes(datum))}
+            made = {datum for datum in first if self.stream.origin(datum) in self.made_in_hbm}
+            inputs = {datum: new for datum, new in first.items() if datum not in made}
             if inputs:
                 level.loads[position] = inputs
-            if len(inputs) < len(first):
-                level.reloads[position] = {datum: np.inf for datum in first if datum not in inputs}
+            never_there = [*made, *(datum for datum in scanned if self.first_bytes(datum))]
+            if never_there:
+                level.reloads[position] = dict.fromkeys(never_there, np.inf)
             if isinstance(item, Block):
                 level.inside[position] = Level()
                 self.plan_loads(item.items, level.inside[position])
         self.group_tiny(level)
 
+    def first_bytes(self, datum: int) -> float:
+        """Bytes of data in HBM that nothing before has loaded; counts them as loaded."""
+        origin, size_bytes = self.stream.origin(datum), self.data[datum].size_bytes
+        if datum in self.loaded:
+            return 0.0
+        before = self.loaded.get(origin, 0.0)
+        new_bytes = max(0.0, min(size_bytes, self.data[origin].size_bytes - before))
+        self.loaded[datum] = size_bytes
+        self.loaded[origin] = before + new_bytes
+        if not new_bytes:
+            self.covered.add(datum)
+        return new_bytes
+
     def group_tiny(self, level: Level) -> None:
         """Moves loads of tiny data forward, to where the first of a group is needed."""
         group, group_bytes = None, 0.0
         for position in sorted(level.loads):
-            for datum in tuple(level.loads[position]):
-                size_bytes = self.data[datum].size_bytes
+            for datum, size_bytes in tuple(level.loads[position].items()):
                 if size_bytes > TINY_BYTES:
                     continue
                 if group is None or group_bytes + size_bytes > TINY_GROUP_BYTES:
                     group, group_bytes = position, 0.0
                 group_bytes += size_bytes
                 if group != position:
-                    level.loads[position].remove(datum)
-                    level.loads[group].append(datum)
+                    level.loads[group][datum] = level.loads[position].pop(datum)
         level.loads = {position: data for position, data in level.loads.items() if data}
 
     def plan_reloads(self, items: Items, level: Level, loop: Block | None) -> None:
@@ -160,7 +175,7 @@ class _Planner:
                 reads: Iterable[int] = item.reads
                 made.update((datum, position) for datum in item.writes)
             else:
-                reads = self.outside_reads(item)
+                reads = [datum for data in self.outside_reads(item) for datum in data]
                 made.update((datum, position) for datum in item.results)
             peeks = isinstance(item, Step) and item.in_place
             for datum in dict.fromkeys(reads):
@@ -169,8 +184,8 @@ class _Planner:
                     uses.setdefault(datum, []).append(_Touch(position, peeks))
         return uses, made
 
-    def outside_reads(self, block: Block) -> list[int]:
-        """Data that a loop takes from around it: what its iterations share, first values of carries, scanned arrays not in HBM."""
+    def outside_reads(self, block: Block) -> tuple[list[int], list[int]]:
+        """Data that a loop takes from around it: what its iterations share and first values of carries; and scanned arrays."""
         own: set[int] = {carry.inside for carry in block.carries} | {cut.part for cut in block.sliced}
         reads: list[int] = []
         for item in block.items:
@@ -178,11 +193,11 @@ class _Planner:
                 reads += [d for d in (*item.reads, *item.after) if not (item.in_place and self.data[d].place == "hbm")]
                 own.update(item.writes)
             else:
-                reads += self.outside_reads(item)
+                reads += [datum for data in self.outside_reads(item) for datum in data]
                 own.update(item.results)
         shared = [datum for datum in reads if self.stream.origin(datum) not in own]
-        scanned = [datum for cut in block.sliced for datum in cut.whole if self.data[datum].place != "hbm"]
-        return list(dict.fromkeys([*shared, *(datum for carry in block.carries for datum in carry.before), *scanned]))
+        scanned = dict.fromkeys(datum for cut in block.sliced for datum in cut.whole)
+        return list(dict.fromkeys([*shared, *(datum for carry in block.carries for datum in carry.before)])), list(scanned)
 
     def spans(
         self,
@@ -205,6 +220,9 @@ class _Planner:
             if start < stop or wraps:  # else both uses belong to one pass over tiles
                 spans.append(_Span(datum, start, stop + slots * wraps, touch.position, touch.peeks, wraps, makers))
 
+        families: dict[int, list[int]] = {}
+        for datum in uses:
+            families.setdefault(self.stream.origin(datum), []).append(datum)
         for datum, touched in uses.items():
             place, origin = self.data[datum].place, self.stream.origin(datum)
             makers = () if place in ("hbm", "slice") else (datum,)
@@ -214,6 +232,10 @@ class _Planner:
                 add(datum, after[made[origin]] - stacked, touched[0], makers)
             elif loop is not None and place != "slice" and origin not in insides:
                 add(datum, after[touched[-1].position], touched[0], makers, wraps=True)
+            elif datum in self.covered:  # a slice of an array loaded before, or the whole of loaded slices
+                family = [t.position for d in families[origin] for t in uses[d] if t.position < touched[0].position]
+                if family:
+                    add(datum, after[max(family)], touched[0], ())
             for first, second in zip(touched, touched[1:], strict=False):
                 add(datum, after[first.position], second, makers)
         for carry in loop.carries if loop else ():

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from trn_jax.errors import ProgramError
 from trn_jax.graph.instruction import Instruction
 
 
@@ -23,7 +24,7 @@ class Row:
 
     Attributes:
         instruction: What runs; None on the closing row of a loop.
-        waits: Earlier rows whose results this one reads.
+        waits: Earlier rows whose results this one needs; of several on one engine the last, as engines work in order.
         label: Name for tables and traces, e.g. "nc_matmul dot_general".
         source: User's line, "file.py:12 (fn)"; several, joined by "; ", for a fused row.
         scope: jax.named_scope path, "" outside any.
@@ -81,9 +82,9 @@ class Program:
     Attributes:
         structure: Static: rows, engines, kinds, dependencies, loops.
         table: One float array of shape [rows] (or [programs, rows] for a batch) for each field of `Work`, and for
-            `reuse_bytes` (DMA rows: bytes of SBUF it takes to still have this data; infinite when it has to move anyway:
-            the data moved is min(bytes, max(0, reuse_bytes - SBUF))), `hbm` (1 on rows whose bytes cross HBM, else 0) and
-            `trips` (closing rows: iterations; else 1).
+            `reuse_bytes` and `reuse_slope` (DMA rows: SBUF it takes to still have this data, infinite when it has to move
+            anyway; what moves is min(bytes, reuse_slope max(0, reuse_bytes - SBUF))), `hbm` (1 on rows whose bytes cross
+            HBM, else 0) and `trips` (closing rows: iterations; else 1).
     """
 
     structure: Structure
@@ -132,11 +133,10 @@ class Program:
         """The same function lowered again with these passes only; `()` gives the unfused stream.
 
         Raises:
-            ProgramError: For an unknown pass.
-            ValueError: If the program was built by hand and has no function to lower again.
+            ProgramError: For an unknown pass, or if the program was built by hand and has no function to lower again.
         """
         if self.structure.origin is None:
-            raise ValueError("This Program was built by hand; only a program from trn_jax.trace can be lowered again with other passes.")
+            raise ProgramError("This Program was built by hand; only one from trn_jax.trace can be lowered again with other passes.")
         return self.structure.origin.build(tuple(passes))
 
     def to_table(self) -> list[dict[str, Any]]:

@@ -79,42 +79,41 @@ class _Writer:
         made = self.stream.origin(datum) in self.made_by
         return place == "hbm" and not made and (datum in self.stream.regions or self.stream.outputs[datum] > size_bytes)
 
-    def write_items(self, items: Items, level: Level, loop: Block | None) -> None:
+    def write_items(self, items: Items, level: Level, loop: Block | None, scanned: dict[int, float] | None = None) -> None:
+        """Rows of the program or of one iteration; `scanned` has the room of the arrays that the loop takes slices of."""
         loading = sorted(level.loads)
         issued = 0
         stacked = {self.stream.origin(datum): stack.whole for stack in loop.stacked for datum in stack.part} if loop else {}
         for position, item in enumerate(items):
             while issued < len(loading) and (issued == 0 or loading[issued - 1] <= position):
-                self.write_loads(items[loading[issued]], level.loads[loading[issued]], loop)
+                self.write_loads(items[loading[issued]], level.loads[loading[issued]], loop, scanned or {})
                 issued += 1
             self.write_reloads(item, position, level, loop)
             if isinstance(item, Block):
-                self.write_block(item, level.inside[position])
+                self.write_block(item, level.inside[position], level.reloads.get(position, {}))
             else:
                 self.write_step(item, level.reloads.get(position, {}), stacked, loop)
 
-    def write_loads(self, item: Step | Block, data: Iterable[int], loop: Block | None) -> None:
+    def write_loads(self, item: Step | Block, data: dict[int, float], loop: Block | None, scanned: dict[int, float]) -> None:
         """Compulsory loads of one item in one row; slices of an array that may still be in SBUF in rows of their own."""
         source, scope = _where(item)
         whole = {cut.part: cut.whole for cut in loop.sliced} if loop else {}
-        together: list[int] = []
-        for datum in data:
+        together: dict[int, float] = {}
+        for datum, new_bytes in data.items():
             wholes = whole.get(self.stream.origin(datum), ())
-            scanned = [d for d in wholes if self.data[d].place == "sbuf"]
-            room = max((self.traffic.room_bytes.get(d, 0.0) for d in scanned), default=np.inf)
-            size_bytes, row_bytes, _ = self.data[datum]
-            if scanned and room <= SMALLEST_SBUF_BYTES:
-                self.set_ready(datum, self.waits(scanned))
-            elif scanned:
-                share = 1.0 if loop is None else 1.0 / loop.trips
-                waits = [self.saved.get(d, row) for d in scanned for row in self.waits([d])]
-                row = self.dma("reload", size_bytes, row_bytes, waits, source, scope, room, share)
-                self.set_ready(datum, (row,))
+            room = max((scanned.get(d, 0.0) for d in wholes), default=np.inf)
+            if np.isinf(room):
+                together[datum] = new_bytes
+            elif room <= SMALLEST_SBUF_BYTES:
+                self.set_ready(datum, self.waits(wholes))
             else:
-                together.append(datum)
+                waits = [row for d in wholes for row in ((self.saved[d],) if d in self.saved else self.waits([d]))]
+                share = 1.0 if loop is None else 1.0 / loop.trips
+                row = self.dma("reload", new_bytes, self.data[datum].row_bytes, waits, source, scope, room, share)
+                self.set_ready(datum, (row,))
         if together:
-            size_bytes = sum(self.data[datum].size_bytes for datum in together)
-            pieces = sum(self.data[datum].size_bytes / self.data[datum].row_bytes for datum in together)
+            size_bytes = sum(together.values())
+            pieces = sum(new_bytes / self.data[datum].row_bytes for datum, new_bytes in together.items())
             waits = [row for datum in together for row in self.waits([datum])]
             row = self.dma("load", size_bytes, min(LONGEST_ROW_BYTES, size_bytes / max(pieces, 1.0)), waits, source, scope)
             for datum in together:
@@ -148,10 +147,10 @@ class _Writer:
         for datum in step.writes:
             self.made_by[datum] = row
             self.set_ready(datum, (row,))
+            if datum in stacked and self.write_stacked(datum, stacked[datum], (row,), loop, source, scope):
+                continue  # what is stored for the stack need not be spilled
             if not direct:
                 self.write_stores(datum, row, source, scope)
-            if datum in stacked:
-                self.write_stacked(datum, stacked[datum], (row,), loop, source, scope)
 
     def write_rereads(self, step: Step, reloads: dict[int, float], waits: Sequence[int], source: str, scope: str) -> list[int]:
         """What a blocked product reads from HBM again because SBUF holds neither operand."""
@@ -178,25 +177,26 @@ class _Writer:
             elif place == "sbuf" and room > SMALLEST_SBUF_BYTES and size_bytes > TINY_BYTES:
                 self.saved[made] = self.dma("spill", size_bytes, row_bytes, (row,), source, scope, room)
 
-    def write_stacked(self, datum: int, whole: int, waits: tuple[int, ...], loop: Block | None, source: str, scope: str) -> None:
-        """One iteration's part of a stacked result."""
+    def write_stacked(self, datum: int, whole: int, waits: tuple[int, ...], loop: Block | None, source: str, scope: str) -> bool:
+        """One iteration's part of a stacked result; whether it may leave SBUF."""
         assert loop is not None
         needed = [made for made in (whole, *self.regions.get(whole, ()))]
         room = max(self.traffic.room_bytes.get(made, 0.0) for made in needed)
         size_bytes, row_bytes, _ = self.data[datum]
         if any(made in self.stream.outputs for made in needed):
-            self.dma("store", size_bytes, row_bytes, waits, source, scope)
+            self.saved[datum] = self.dma("store", size_bytes, row_bytes, waits, source, scope)
         elif room > SMALLEST_SBUF_BYTES:
-            self.dma("spill", size_bytes, row_bytes, waits, source, scope, room, 1.0 / loop.trips)
+            self.saved[datum] = self.dma("spill", size_bytes, row_bytes, waits, source, scope, room, 1.0 / loop.trips)
+        return datum in self.saved
 
-    def write_block(self, block: Block, level: Level) -> None:
+    def write_block(self, block: Block, level: Level, scanned: dict[int, float]) -> None:
         begin, first_changed = len(self.rows), len(self.changed)
         before = dict(self.ready)
         for carry in block.carries:
             self.set_ready(carry.inside, self.waits(carry.before))
         for cut in block.sliced:
             self.set_ready(cut.part, tuple(row for datum in cut.whole if self.data[datum].place == "hbm" for row in self.waits([datum])))
-        self.write_items(block.items, level, block)
+        self.write_items(block.items, level, block, scanned)
         for stack in block.stacked:  # parts that no step of the iteration makes
             for datum in stack.part:
                 if self.made_by.get(self.stream.origin(datum), -1) < begin:
@@ -253,7 +253,13 @@ class _Writer:
         hbm: float = 0.0,
         trips: float = 1.0,
     ) -> int:
-        self.rows.append(Row(instruction=instruction, waits=tuple(sorted(set(waits))), label=label, source=source, scope=scope))
+        latest: dict[object, int] = {}
+        for wait in waits:  # engines work in order, so the last row of an engine implies its earlier ones
+            earlier = self.rows[wait].instruction
+            lane = wait if earlier is None else earlier.engine
+            latest[lane] = max(wait, latest.get(lane, -1))
+        needed = tuple(sorted(latest.values()))
+        self.rows.append(Row(instruction=instruction, waits=needed, label=label, source=source, scope=scope))
         self.extra.append((reuse_bytes, slope, hbm, trips))
         return len(self.rows) - 1
 
