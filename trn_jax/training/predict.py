@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 
 import trn_jax
+from trn_jax.training.step import autocast
 
 if TYPE_CHECKING:
     from trn_jax.training.setup import Setup
@@ -33,7 +34,7 @@ class Prediction:
 def predict_step(setup: Setup) -> Prediction:
     """Times the step of a run; no step is run for it."""
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (setup.state, setup.batch(0)))
-    program = trn_jax.trace(setup.step, *shapes)
+    program = trn_jax.trace(setup.pure_step, *shapes, autocast=autocast(setup.recipe))
     serial, overlapped = (trn_jax.estimate(program, setup.chip, overlap=overlap) for overlap in (0.0, 1.0))
     serial_s, overlapped_s = float(serial.latency_s), float(overlapped.latency_s)
     tokens = setup.batch_size * setup.model.max_tokens

@@ -92,10 +92,14 @@ def make_step(
     return step
 
 
+def autocast(recipe: Recipe) -> trn_jax.AutoCast | None:
+    """The recipe's matrix operand format as emulation and timing take it."""
+    return None if recipe.operand_format is None else trn_jax.AutoCast("matmult", recipe.operand_format)
+
+
 def emulation_options(recipe: Recipe, fidelity: str) -> dict[str, Any]:
     """What a recipe means to `trn_jax.emulate`, apart from the seed."""
-    autocast = None if recipe.operand_format is None else trn_jax.AutoCast("matmult", recipe.operand_format)
-    return {"autocast": autocast, "rounding": recipe.rounding, "fidelity": fidelity}
+    return {"autocast": autocast(recipe), "rounding": recipe.rounding, "fidelity": fidelity}
 
 
 def emulate_step(step: Step, chip: Any, recipe: Recipe, *, fidelity: str = "fused") -> Step:
