@@ -5,6 +5,9 @@ psum = tile 0;   psum = psum + tile 1;   psum = psum + tile 2;   ...          ti
 
 from __future__ import annotations
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Float32
@@ -12,6 +15,7 @@ from jaxtyping import Array, Float, Float32
 from trn_jax.engines.contraction import DotDimensionNumbers, Layout, OneAxis
 
 
+@partial(jax.jit, static_argnames=("layout", "rows"))
 def tiled(lhs: Float[Array, "*lhs"], rhs: Float[Array, "*rhs"], layout: Layout, rows: int) -> Float32[Array, "*out"]:
     """Sums the products of K tiles of `rows` in order, in fp32.
 

@@ -197,6 +197,7 @@ def _dot(a: Array, b: Array) -> Array:
     return lax.dot_general(a, b, (((1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
 
 
+@partial(jax.jit, static_argnames=("rows", "cols", "dataflow"))
 def _run(lhs_MK: Array, rhs_KN: Array, *, rows: int, cols: int, dataflow: str) -> Float32[Array, "M N"]:
     """All folds in order."""
     if dataflow == "os":
