@@ -51,6 +51,20 @@ def smooth_min(a: Any, b: Any, width: Any) -> Any:
     return hard if is_hard(width) else hard + (width - _excess(a - b, width)) / 2
 
 
+def smooth_max_over(values: Any, width: Any) -> Any:
+    """Largest of `values` along its first axis, pair by pair; at most width / 2 above the hard one.
+
+    Gradient: shared by equal values; never exactly 0 for width > 0.
+    """
+    levels = max(1, (len(values) - 1).bit_length())
+    width = width if is_hard(width) else width / levels
+    while len(values) > 1:
+        half = len(values) // 2
+        paired = smooth_max(values[:half], values[half : 2 * half], width)
+        values = paired if len(values) == 2 * half else jnp.concatenate([paired, values[2 * half :]])
+    return values[0]
+
+
 def smooth_relu(x: Any, width: Any) -> Any:
     """max(x, 0), rounded off at zero as `smooth_max` does."""
     return smooth_max(x, jnp.zeros_like(x), width)

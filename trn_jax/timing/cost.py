@@ -1,0 +1,95 @@
+"""Seconds of every row of a Program on a chip, or on many at once: rows of one kind are priced together.
+
+The table this makes has three numbers per row, and as many lots as there are chips and workloads:
+
+    occupancy    the engine is busy        gap = latency - occupancy    until results come out        first    the first piece
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trn_jax.engines import KINDS, Static
+from trn_jax.errors import ProgramError, did_you_mean
+from trn_jax.timing.program import Structure
+
+
+class Table(NamedTuple):
+    """Seconds, each [rows + 1, lots], in the order of `positions`; the last row is zero, and so are closing rows at first."""
+
+    occupancy: Any
+    gap: Any
+    first: Any
+
+
+@functools.lru_cache(maxsize=256)
+def groups(structure: Structure) -> tuple[tuple[tuple[str, str, Static], tuple[int, ...]], ...]:
+    """Rows of one engine, kind and static fields, for every such combination."""
+    found: dict[tuple[str, str, Static], list[int]] = {}
+    for row, (engine, kind) in enumerate(zip(structure.engines, structure.kinds, strict=True)):
+        if engine != "loop":
+            function = structure.functions[row] if structure.functions else ""
+            formats = structure.operand_formats[row] if structure.operand_formats else ()
+            static = Static(narrow=structure.narrow[row], function=function, operand_formats=formats)
+            found.setdefault((engine, kind, static), []).append(row)
+    return tuple((key, tuple(rows)) for key, rows in found.items())
+
+
+@functools.lru_cache(maxsize=256)
+def positions(structure: Structure) -> np.ndarray:
+    """Where each row of the program stands in a `Table`: group by group, then closing rows, then the zero row."""
+    order = [row for _, rows in groups(structure) for row in rows]
+    order += [row for row, engine in enumerate(structure.engines) if engine == "loop"] + [len(structure.engines)]
+    position = np.empty(len(order), np.int32)
+    position[order] = np.arange(len(order))
+    return position
+
+
+def price(structure: Structure, columns: Mapping[str, Any], chip: Any, smoothing: Any, dtype: Any) -> Table:
+    """The table of a program.
+
+    Args:
+        structure: Static part of the program.
+        columns: Its numbers, each [rows, 1] or [rows, lots].
+        chip: Leaves are scalars or [1, lots].
+        smoothing: See `timing.smoothing`.
+        dtype: Of the result.
+
+    Returns:
+        A `Table`; closing rows of loops still take no time.
+
+    Raises:
+        ProgramError: A row of an engine or kind without a cost.
+    """
+    lots = max((leaf.shape[-1] for leaf in [*jax.tree.leaves(chip), *columns.values()] if jnp.ndim(leaf)), default=1)
+    parts: list[Table] = []
+    for (engine, kind, static), rows in groups(structure):
+        if kind not in KINDS.get(engine, {}):
+            known = [f"{name}.{k}" for name, table in KINDS.items() for k in table]
+            raise ProgramError(
+                f"Row {rows[0]} is a {engine}.{kind}, which no engine's table prices. {did_you_mean(f'{engine}.{kind}', known)}"
+            )
+        cost = KINDS[engine][kind].cost(_Work(columns, np.array(rows)), chip, smoothing, static)
+        first = cost.occupancy_s / cost.tiles
+        seconds = (cost.occupancy_s, cost.latency_s - cost.occupancy_s, first)
+        parts.append(Table(*(jnp.broadcast_to(jnp.asarray(x, dtype), (len(rows), lots)) for x in seconds)))
+    zero = jnp.zeros((len(structure.engines) + 1 - sum(part.occupancy.shape[0] for part in parts), lots), dtype)
+    return Table(*(jnp.concatenate([*(part[i] for part in parts), zero]) for i in range(3)))
+
+
+class _Work:
+    """Sizes of some rows, as a cost reads them: `work.m` is [rows, 1] or [rows, lots]."""
+
+    def __init__(self, columns: Mapping[str, Any], rows: np.ndarray):
+        self._columns, self._rows = columns, rows
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._columns:
+            raise AttributeError(name)
+        return self._columns[name][self._rows]

@@ -1,0 +1,79 @@
+"""Overlap: how far engines and collectives run side by side, from 0 (one row after the other) to 1 (as far as data and engines allow).
+
+    T(o) = o T(concurrent) + (1 - o) T(serial)
+
+Published kernels behave like o = 0.8 (the longest engine plus 0.2 of the others), compiled training steps like 0. A level of its
+own for collectives puts a third schedule between the two: collectives alone, or engines in turn.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from trn_jax.errors import ProgramError
+
+KERNEL = 0.8  # Basis: calibrated on published single kernels
+SERIAL = "serial"
+_LEVELS = ("engines", "collectives")
+
+
+def overlap_levels(overlap: Any) -> tuple[Any, Any]:
+    """Levels of engines and of collectives.
+
+    Args:
+        overlap: None (one kernel: 0.8 for both), "compiled" (0 for both: today's compiled graphs), a number or scalar array for
+            both, or {"engines": number, "collectives": number}; a level left out is that of None.
+
+    Returns:
+        (engines, collectives), as given.
+
+    Raises:
+        ProgramError: Anything else, or a level outside [0, 1] where it is a concrete number.
+    """
+    accepted = 'Give None (0.8), "compiled" (0), a number from 0 to 1, or {"engines": number, "collectives": number}.'
+    if overlap is None:
+        levels: tuple[Any, Any] = (KERNEL, KERNEL)
+    elif isinstance(overlap, str) and overlap == "compiled":
+        levels = (0.0, 0.0)
+    elif isinstance(overlap, Mapping):
+        unknown = [key for key in overlap if key not in _LEVELS]
+        if unknown:
+            raise ProgramError(f"overlap has no level {unknown[0]!r}. {accepted}")
+        levels = (overlap.get("engines", KERNEL), overlap.get("collectives", KERNEL))
+    else:
+        levels = (overlap, overlap)
+    for level in levels:
+        if isinstance(level, (str, bool)) or jnp.shape(level) != ():
+            raise ProgramError(f"overlap = {overlap!r}. {accepted}")
+        if isinstance(level, (numbers.Real, np.generic)) and not 0 <= float(level) <= 1:
+            raise ProgramError(f"overlap = {overlap!r}: {float(level):g} is not between 0 and 1. {accepted}")
+    return levels
+
+
+def mixture(overlap: Any, has_collectives: bool) -> dict[str, Any]:
+    """Schedules to make (`plan.MODES`, "serial") and the weight of each; weights add up to 1.
+
+    With a threshold u between 0 and 1, whatever has a level above u runs concurrently; this is the mean over u.
+    """
+    engines, collectives = overlap_levels(overlap)
+    if not has_collectives or collectives is engines:
+        collectives = engines
+    if all(isinstance(level, (numbers.Real, np.generic)) for level in (engines, collectives)):
+        low, high = min(float(engines), float(collectives)), max(float(engines), float(collectives))
+        between = "engines_in_turn" if engines < collectives else "collectives_alone"
+        weights = {"concurrent": low, between: high - low, SERIAL: 1 - high}
+        return {mode: weight for mode, weight in weights.items() if weight > 0}
+    if collectives is engines:
+        return {"concurrent": engines, SERIAL: 1 - engines}
+    low = jnp.minimum(engines, collectives)
+    return {
+        "concurrent": low,
+        "engines_in_turn": collectives - low,
+        "collectives_alone": engines - low,
+        SERIAL: 1 - jnp.maximum(engines, collectives),
+    }

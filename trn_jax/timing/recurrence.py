@@ -1,0 +1,168 @@
+"""The schedule's recurrence: each row in turn, every engine in order, by max and plus alone.
+
+    begin_i   = max(max_j visible_j + gap_i, end of the row before on its engine)        j: the rows it waits for
+    end_i     = max(begin_i + occupancy_i, max_j end_j + gap_i + first_i)
+    visible_i = begin_i + first_i                          gap = latency - occupancy,  first = occupancy / tiles
+
+`begin` is when results start to come out; a consumer follows its producer piece by piece and ends one piece after it. Every
+weight is non-negative, so nothing that takes less time can make the end later.
+
+The reverse pass is a scan of its own: it keeps the two numbers of each row, recomputes the local step and its gradient, and adds
+to the rows it read, in place. Differentiating the scan itself would add a whole table of zeros at each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from trn_jax.timing.cost import Table
+from trn_jax.timing.plan import WAITS, Plan
+from trn_jax.timing.smoothing import smooth_max
+
+NEVER = -1e12  # earlier than anything: what has not happened in the iteration that a token marks; any such number gives the same
+
+
+def precision(dtype: Any) -> Any:
+    """A context in which arrays of this dtype can be made, whatever the caller's jax_enable_x64; float32 needs none."""
+    return jax.enable_x64(True) if jnp.dtype(dtype) == np.float64 else contextlib.nullcontext()
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def run(plan: Plan, hard: bool, table: Table, smoothing: Any) -> Any:
+    """Ends and first pieces of the results that a plan returns.
+
+    Args:
+        plan: Static steps.
+        hard: Whether smoothing is a concrete 0.
+        table: Seconds of each row, for `lots` chips at once.
+        smoothing: Scalar; without effect if `hard`.
+
+    Returns:
+        [outputs, 2, max(1, tokens), lots]: end and first visible, in seconds, as seen from each token.
+
+    Gradient: exact (reverse mode, any order). Soft maxima of one row have a total width of smoothing times its occupancy.
+    """
+    return _forward(plan, hard, table, smoothing)[plan.outputs]
+
+
+def _forward(plan: Plan, hard: bool, table: Table, smoothing: Any) -> Any:
+    """Slots after the last step."""
+
+    def step(slots: Any, x: Any) -> tuple[Any, None]:
+        result = _local(plan, hard, x, _read(plan, hard, x, slots, table), smoothing)
+        return lax.dynamic_update_index_in_dim(slots, jnp.stack(result), x["writes"], 0), None
+
+    slots, _ = lax.scan(step, _start(plan, table), _steps(plan))
+    return slots
+
+
+def _start(plan: Plan, table: Table) -> Any:
+    """Slots before the first step: the origin of time at 0; or, seen from each token, that token at 0 and all else never."""
+    tokens = max(1, plan.tokens)
+    start = np.zeros((plan.slots, 2, tokens, 1))
+    if plan.tokens:
+        start[...] = NEVER
+        start[1 + np.arange(tokens), :, np.arange(tokens)] = 0.0
+    with precision(table.gap.dtype):
+        return jnp.broadcast_to(jnp.asarray(start, table.gap.dtype), (plan.slots, 2, tokens, table.gap.shape[-1]))
+
+
+def _steps(plan: Plan) -> dict[str, np.ndarray]:
+    """What a step reads, entry by entry."""
+    names = ("cost", "scale", "previous", "waits", "writes", "held", "share", "real", "full", "ordered", "in_turn")
+    return {name: np.asarray(getattr(plan, name), np.float32 if name == "share" else np.int32) for name in names}
+
+
+def _read(plan: Plan, hard: bool, x: Any, slots: Any, table: Table) -> tuple[Any, ...]:
+    """Operands of a step: ends and first pieces it waits for, end of the row before, cost and scale in seconds."""
+    waits = [_at(slots, x["waits"][k]) for k in range(WAITS)]
+    previous = _at(slots, x["previous"])[0]
+    occupancy, gap, first = (_at(seconds, x["cost"])[None] for seconds in table)
+    scale = None if hard else _at(table.occupancy, x["scale"])[None]
+    return [end for end, _ in waits], [visible for _, visible in waits], previous, occupancy, gap, first, scale
+
+
+def _at(array: Any, index: Any) -> Any:
+    return lax.dynamic_index_in_dim(array, index, 0, keepdims=False)
+
+
+def _local(plan: Plan, hard: bool, x: Any, operands: tuple[Any, ...], smoothing: Any) -> tuple[Any, Any]:
+    """One step: end and first visible, each [tokens, lots]."""
+    ends, visibles, previous, occupancy, gap, first, scale = operands
+    flags = {name: x[name].astype(gap.dtype) for name in ("share", "real", "full", "ordered", "in_turn")}
+
+    def latest(a: Any, b: Any, flag: Any) -> Any:
+        return jnp.maximum(a, b) if hard else smooth_max(a, b, smoothing * flags["share"] * scale * flag)
+
+    if plan.full.any():
+        visibles = [v + flags["full"][k] * (e - v) for k, (e, v) in enumerate(zip(ends, visibles, strict=True))]
+    if plan.in_turn.any():
+        previous = previous + flags["in_turn"] * gap
+    ready, ended = visibles[0], ends[0]
+    for k in range(1, WAITS):
+        ready = latest(ready, visibles[k], flags["real"][k])
+        ended = latest(ended, ends[k], flags["real"][k])
+    begin = latest(ready + gap, previous, flags["ordered"])
+    end = latest(begin + occupancy, ended + gap + first, flags["real"][0])
+    return end, begin + first
+
+
+def _run_forward(plan: Plan, hard: bool, table: Table, smoothing: Any) -> tuple[Any, Any]:
+    kept = plan.kept or plan
+    history = _forward(kept, hard, table, smoothing)
+    return history[kept.outputs], (table, smoothing, history)
+
+
+def _run_backward(plan: Plan, hard: bool, residuals: Any, cotangent: Any) -> tuple[Any, Any]:
+    table, smoothing, history = residuals
+    with precision(table.gap.dtype):
+        return _reverse(plan, hard, table, smoothing, history, cotangent)
+
+
+def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Any, cotangent: Any) -> tuple[Any, Any]:
+    """Cotangents of the table and of smoothing."""
+    kept = plan.kept or plan
+    _, _, tokens, lots = history.shape
+
+    def add(slots: Any, slot: Any, value: Any, held: Any) -> Any:
+        return lax.dynamic_update_index_in_dim(slots, _at(slots, slot) * held.astype(value.dtype) + value, slot, 0)
+
+    def result_bar(slots: Any, adjoint: Any) -> Any:
+        return _at(slots, adjoint["writes"]) * adjoint["held"][-1].astype(slots.dtype)
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        slots, bar, smoothing_bar = carry
+        adjoint, primal, before = x
+        operands = _read(kept, hard, primal, history, table)
+        _, pull = jax.vjp(lambda operands, s: _local(kept, hard, primal, operands, s), operands, smoothing)
+        (ends, visibles, previous_bar, *cost_bar, scale_bar), local_bar = pull((bar[0], bar[1]))
+        for k in range(WAITS):
+            slots = add(slots, adjoint["waits"][k], jnp.stack([ends[k], visibles[k]]), adjoint["held"][k])
+        slots = add(slots, adjoint["previous"], jnp.stack([previous_bar, jnp.zeros_like(previous_bar)]), adjoint["held"][WAITS])
+        return (slots, result_bar(slots, before), smoothing_bar + local_bar), (
+            Table(*(bar[0] for bar in cost_bar)),
+            None if hard else scale_bar[0],
+        )
+
+    slots = jnp.zeros((plan.slots, 2, tokens, lots), table.gap.dtype)
+    for position, slot in enumerate(plan.outputs):  # a result may be returned twice
+        slots = slots.at[slot].add(cotangent[position])
+    steps = _steps(plan)
+    before = {name: np.roll(steps[name], 1, axis=0) for name in ("writes", "held")}  # a bar is read one step early, so that slots
+    last = {name: before[name][0] for name in before}  # are only ever updated in place
+    carry = (slots, result_bar(slots, last), jnp.zeros_like(smoothing))
+    (_, _, smoothing_bar), (cost_bars, scale_bars) = lax.scan(step, carry, (steps, _steps(kept), before), reverse=True)
+    table_bar = Table(*(jnp.zeros_like(seconds).at[kept.cost].add(bars) for seconds, bars in zip(table, cost_bars, strict=True)))
+    if not hard:
+        table_bar = table_bar._replace(occupancy=table_bar.occupancy.at[kept.scale].add(scale_bars))
+    return table_bar, smoothing_bar
+
+
+run.defvjp(_run_forward, _run_backward)

@@ -1,0 +1,203 @@
+"""When every row of a Program runs, and how long the whole takes, on one chip or on many at once.
+
+A schedule is a weighted mean of a few fixed-order schedules (see `timing.overlap`), each made of nothing but maxima and sums of
+times that come from the chip (see `timing.recurrence`); so is every start and end, and rows of one engine never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trn_jax.chips import Chip
+from trn_jax.errors import ChipError, ProgramError
+from trn_jax.graph.instruction import ENGINES
+from trn_jax.timing.cost import Table, positions, price
+from trn_jax.timing.intervals import add_intervals, serial_rows
+from trn_jax.timing.overlap import SERIAL, mixture
+from trn_jax.timing.plan import main_plan
+from trn_jax.timing.program import Program, Structure
+from trn_jax.timing.recurrence import precision, run
+from trn_jax.timing.smoothing import is_hard, smooth_max_over, width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Times in seconds; a batch of chips or workloads adds its shape at the end. Inside a loop: those of its first iteration.
+
+    Attributes:
+        start_s: [rows] When a row's engine turns to it: end - occupancy.
+        end_s: [rows] When its whole result is visible.
+        occupancy_s: [rows] How long its engine is busy with it; 0 on closing rows.
+        latency_s: [rows] How long it takes alone.
+        total_s: The end of the last row.
+        busy_s: How long each engine is busy, all iterations counted.
+        serial_s: All rows one after the other.
+        intervals_s: [loops] Initiation interval of each loop.
+    """
+
+    start_s: Any
+    end_s: Any
+    occupancy_s: Any
+    latency_s: Any
+    total_s: Any
+    busy_s: Mapping[str, Any]
+    serial_s: Any
+    intervals_s: Any
+
+
+jax.tree_util.register_dataclass(
+    Schedule,
+    data_fields=["start_s", "end_s", "occupancy_s", "latency_s", "total_s", "busy_s", "serial_s", "intervals_s"],
+    meta_fields=[],
+)
+
+
+def schedule(program: Program, chip: Chip, *, smoothing: Any = 0.0, overlap: Any = None, dtype: Any = "float64") -> Schedule:
+    """Start and end of every row; arguments as for `trn_jax.latency`, which is `.total_s` of this.
+
+    Units: seconds. Gradient: as `latency`. Basis: derived from the costs of the engines' tables.
+    """
+    return evaluate(_schedule, program, chip, smoothing, overlap, dtype)
+
+
+def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overlap: Any, dtype: Any) -> Any:
+    """Checks and prepares the arguments, runs `function` compiled in `dtype`, and returns default floats."""
+    check_program(program)
+    check_chip(chip)
+    name = np.dtype(dtype).name
+    if name not in ("float32", "float64"):
+        raise ProgramError(f"dtype = {name!r}: times are computed in 'float64' (exact) or 'float32' (sweeps of many chips).")
+    weights = mixture(overlap, "collective" in program.structure.engines)
+    returned = jax.dtypes.canonicalize_dtype(float)
+    with precision(name):
+        weights = {mode: jnp.asarray(weight, name) for mode, weight in weights.items()}
+        scalar = jnp.asarray(smoothing, name)
+        chip = jax.tree.map(lambda leaf: jnp.asarray(leaf, name), chip)
+        result = function(program, chip, scalar, weights, hard=is_hard(smoothing), dtype=name)
+        return jax.tree.map(lambda x: x.astype(returned), result)
+
+
+@partial(jax.jit, static_argnames=("hard", "dtype"))
+def total(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Any:
+    """Seconds until the last row has ended."""
+    structure, table, trips, shape = _table(program, chip, smoothing, hard, dtype)
+    result = jnp.zeros(table.gap.shape[-1], dtype)
+    for mode, weight in weights.items():
+        if mode == SERIAL:
+            result = result + weight * _serial(structure, table, trips)
+        else:
+            filled, _ = add_intervals(structure, mode, table, trips, hard, smoothing)
+            result = result + weight * _last(structure, mode, filled, hard, smoothing)
+    return result.reshape(shape)
+
+
+@partial(jax.jit, static_argnames=("hard", "dtype"))
+def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Schedule:
+    structure, table, trips, shape = _table(program, chip, smoothing, hard, dtype)
+    latency_s, occupancy_s = (_by_row(structure, seconds) for seconds in (table.occupancy + table.gap, table.occupancy))
+    serial, iterations = serial_rows(structure, latency_s, trips)
+    end_s, total_s, intervals = jnp.zeros_like(serial), jnp.zeros_like(serial[:1].sum(0)), [jnp.zeros_like(s) for s in iterations]
+    for mode, weight in weights.items():
+        if mode == SERIAL:
+            ends, last, cycles = jnp.cumsum(serial, axis=0), serial.sum(0), iterations
+        else:
+            filled, cycles = add_intervals(structure, mode, table, trips, hard, smoothing)
+            ends, last = _ends(structure, mode, filled, hard, smoothing), _last(structure, mode, filled, hard, smoothing)
+        end_s, total_s = end_s + weight * ends, total_s + weight * last
+        intervals = [sum_s + weight * cycle for sum_s, cycle in zip(intervals, cycles, strict=True)]
+    repeats = _repeats(structure, trips)
+    busy = {engine: [row for row, name in enumerate(structure.engines) if name == engine] for engine in ENGINES}
+    result = Schedule(
+        start_s=end_s - occupancy_s,
+        end_s=end_s,
+        occupancy_s=occupancy_s,
+        latency_s=latency_s,
+        total_s=total_s,
+        busy_s={engine: (occupancy_s * repeats)[np.array(rows, int)].sum(0) for engine, rows in busy.items() if rows},
+        serial_s=serial.sum(0),
+        intervals_s=jnp.stack(intervals) if intervals else jnp.zeros_like(serial[:0]),
+    )
+    return jax.tree.map(lambda x: x.reshape(*x.shape[:-1], *shape), result)
+
+
+def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str) -> tuple[Structure, Table, Any, tuple[int, ...]]:
+    """Costs of all rows, trips, and the shape of the batch, whose chips and workloads become lots."""
+    structure = program.structure
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(chip)] + [jnp.shape(column)[:-1] for column in program.table.values()]
+    shape = jnp.broadcast_shapes(*shapes)
+
+    def lots(x: Any) -> Any:
+        return x if jnp.ndim(x) == 0 else jnp.broadcast_to(x, shape).reshape(1, -1)
+
+    def rows_first(column: Any) -> Any:
+        column = jnp.asarray(column, dtype)
+        flat = column if column.ndim == 1 else jnp.broadcast_to(column, (*shape, column.shape[-1])).reshape(-1, column.shape[-1])
+        return flat[:, None] if column.ndim == 1 else flat.T
+
+    columns = {name: rows_first(column) for name, column in program.table.items()}
+    table = price(structure, columns, jax.tree.map(lots, chip), 0.0 if hard else smoothing, dtype)
+    return structure, table, columns["trips"], shape
+
+
+def _serial(structure: Structure, table: Table, trips: Any) -> Any:
+    """All rows one after the other, [lots]."""
+    order = np.argsort(positions(structure)[:-1])
+    return ((table.occupancy + table.gap)[:-1] * _repeats(structure, trips)[order]).sum(0)
+
+
+def _by_row(structure: Structure, seconds: Any) -> Any:
+    """[rows, lots] in the order of the program."""
+    return seconds[positions(structure)[:-1]]
+
+
+def _last(structure: Structure, mode: str, table: Table, hard: bool, smoothing: Any) -> Any:
+    """The end of the last row of any lane."""
+    plan = main_plan(structure, mode, "ends")
+    if not len(plan):
+        return jnp.zeros_like(table.gap[0])
+    ends: Any = run(plan, hard, table, smoothing)
+    ends = ends[:, 0, 0]
+    return smooth_max_over(ends, width(0.0 if hard else smoothing, ends.mean(0)))
+
+
+def _ends(structure: Structure, mode: str, table: Table, hard: bool, smoothing: Any) -> Any:
+    """The end of each row, [rows, lots]."""
+    plan = main_plan(structure, mode, "rows")
+    ends: Any = run(plan, hard, table, smoothing)
+    ends = ends[:, 0, 0]
+    rows = np.zeros(len(structure.engines), int)
+    rows[list(plan.row_steps)] = np.arange(len(plan.row_steps))
+    return ends[rows]
+
+
+def _repeats(structure: Structure, trips: Any) -> Any:
+    """How often each row runs, [rows, 1] or [rows, lots]."""
+    repeats = jnp.ones_like(trips)
+    for loop in structure.loops:
+        repeats = repeats.at[loop.begin : loop.end].multiply(trips[loop.end])
+    return repeats
+
+
+def check_program(program: Any) -> None:
+    """Raises ProgramError unless it is a Program."""
+    if not isinstance(program, Program):
+        kind = "function" if callable(program) else type(program).__name__
+        raise ProgramError(f"Got a {kind} where a Program is needed. Make one with trn_jax.trace(f, *args): it takes shapes, not weights.")
+
+
+def check_chip(chip: Any) -> None:
+    """Raises ChipError unless it is a Chip with numbers in all its leaves."""
+    if not isinstance(chip, Chip):
+        raise ChipError(f"Got a {type(chip).__name__} where a chip is needed. Make one with trn_jax.load_chip('trainium2').")
+    from trn_jax.chips.paths import leaves_by_path
+
+    for path, leaf in leaves_by_path(chip).items():
+        if not isinstance(leaf, (int, float, np.number, np.ndarray, jax.Array)) or isinstance(leaf, bool):
+            raise ChipError(f"The chip's {path} is {leaf!r}, a {type(leaf).__name__}. Every leaf is a float or a float array.")
