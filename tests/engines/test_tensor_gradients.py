@@ -34,10 +34,9 @@ def test_forward_reverse_and_second_derivatives(fidelity):
 @pytest.mark.parametrize("fidelity", ["tiled", "systolic"])
 def test_tangents_are_not_rounded(fidelity):
     """The derivative of lhs @ rhs in lhs is rounded rhs times the tangent as it is."""
-    _, tangent = jax.jvp(
-        lambda lhs: nc_matmul(lhs, jnp.eye(5), fidelity=fidelity, formats=BF16), (jnp.ones((1, 5)),), (jnp.full((1, 5), 1 + 2.0**-12),)
-    )
-    assert (tangent == 1 + 2.0**-12).all()  # fmt: skip
+    product = lambda lhs: nc_matmul(lhs, jnp.eye(5), fidelity=fidelity, formats=BF16)
+    _, tangent = jax.jvp(product, (jnp.ones((1, 5)),), (jnp.full((1, 5), 1 + 2.0**-12),))
+    assert (tangent == 1 + 2.0**-12).all()
 
 
 def test_the_side_without_a_tangent_costs_no_dot():

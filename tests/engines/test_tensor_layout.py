@@ -29,17 +29,32 @@ DOTS = {
 }
 
 # lhs shape, rhs shape, parameters of conv_general_dilated, (batch, m, k, n)
-NHWC = ("NHWC", "HWIO", "NHWC")
+NHWC = dict(dimension_numbers=("NHWC", "HWIO", "NHWC"))
 CONVS = {
     "same": ((2, 3, 5, 4), (6, 3, 3, 2), dict(window_strides=(1, 1), padding="SAME"), (1, 40, 18, 6)),
-    "strided_and_cropped": ((2, 9, 6, 3), (3, 2, 3, 5), dict(window_strides=(2, 1), padding=((1, 2), (0, -1)), dimension_numbers=NHWC), (1, 40, 18, 5)),
-    "dilated": ((1, 4, 7, 2), (2, 3, 2, 3), dict(window_strides=(1, 2), padding=((1, 1), (0, 2)), lhs_dilation=(2, 1), rhs_dilation=(2, 2), dimension_numbers=NHWC), None),
-    "feature_groups": ((1, 5, 5, 4), (3, 3, 2, 6), dict(window_strides=(1, 1), padding="SAME", feature_group_count=2, dimension_numbers=NHWC), (2, 25, 18, 3)),
-    "depthwise": ((1, 6, 6, 8), (3, 3, 1, 8), dict(window_strides=(1, 1), padding="SAME", feature_group_count=8, dimension_numbers=NHWC), (8, 36, 9, 1)),
-    "batch_groups": ((4, 3, 9), (6, 3, 2), dict(window_strides=(1,), padding="VALID", batch_group_count=2, dimension_numbers=("NCH", "OIH", "HNC")), (2, 16, 6, 3)),
+    "strided_and_cropped": ((2, 9, 6, 3), (3, 2, 3, 5), dict(window_strides=(2, 1), padding=((1, 2), (0, -1)), **NHWC), (1, 40, 18, 5)),
+    "dilated": (
+        (1, 4, 7, 2),
+        (2, 3, 2, 3),
+        dict(window_strides=(1, 2), padding=((1, 1), (0, 2)), lhs_dilation=(2, 1), rhs_dilation=(2, 2), **NHWC),
+        None,
+    ),
+    "feature_groups": (
+        (1, 5, 5, 4),
+        (3, 3, 2, 6),
+        dict(window_strides=(1, 1), padding="SAME", feature_group_count=2, **NHWC),
+        (2, 25, 18, 3),
+    ),
+    "depthwise": ((1, 6, 6, 8), (3, 3, 1, 8), dict(window_strides=(1, 1), padding="SAME", feature_group_count=8, **NHWC), (8, 36, 9, 1)),
+    "batch_groups": (
+        (4, 3, 9),
+        (6, 3, 2),
+        dict(window_strides=(1,), padding="VALID", batch_group_count=2, dimension_numbers=("NCH", "OIH", "HNC")),
+        (2, 16, 6, 3),
+    ),
     "no_space": ((2, 3), (4, 3), dict(window_strides=(), padding=()), (1, 2, 3, 4)),
     "window_larger_than_image": ((2, 3, 3), (4, 3, 5), dict(window_strides=(1,), padding="VALID"), (1, 0, 15, 4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DOTS)
@@ -79,7 +94,7 @@ def test_a_depthwise_convolution_has_nine_rows_per_group():
         padding=((1, 1), (1, 1)),
         lhs_dilation=(1, 1),
         rhs_dilation=(1, 1),
-        dimension_numbers=lax.conv_dimension_numbers((1, 112, 112, 32), (3, 3, 1, 32), NHWC),
+        dimension_numbers=lax.conv_dimension_numbers((1, 112, 112, 32), (3, 3, 1, 32), NHWC["dimension_numbers"]),
         feature_group_count=32,
     )
     batch, m, k, n = layout.sizes((1, 112, 112, 32), (3, 3, 1, 32))
@@ -96,8 +111,12 @@ def test_layouts_of_equal_parameters_are_equal_keys():
 def test_window_positions_are_outside_channels_along_k():
     """K order decides which products share a tile: here a tile of 2 is the 2 channels of one window position."""
     layout = ConvLayout(
-        window_strides=(1,), padding=((0, 0),), lhs_dilation=(1,), rhs_dilation=(1,), dimension_numbers=lax.ConvDimensionNumbers((0, 1, 2), (0, 1, 2), (0, 1, 2))
-    )  # fmt: skip
+        window_strides=(1,),
+        padding=((0, 0),),
+        lhs_dilation=(1,),
+        rhs_dilation=(1,),
+        dimension_numbers=lax.ConvDimensionNumbers((0, 1, 2), (0, 1, 2), (0, 1, 2)),
+    )
     x_NCS = jnp.asarray([[[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]])
     lhs_BMK, _ = layout.split(x_NCS, jnp.zeros((1, 2, 2)))
     np.testing.assert_array_equal(lhs_BMK[0], [[1, 10, 2, 20], [2, 20, 3, 30]])
