@@ -1,12 +1,13 @@
 """Stream and traffic to rows: every step becomes a row, with the DMA rows it needs before and after it.
 
-DMA queues are in order, so a store that waits for its data would hold up the loads behind it: each load therefore goes out one
-loading step ahead (double buffering).
+DMA queues are in order, so a store that waits for its data would hold up the loads behind it. Therefore each load goes out one
+loading step ahead (double buffering), and each store some steps after its data are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from trn_jax.timing.memory import SMALLEST_SBUF_BYTES, TINY_BYTES, Level, plan_t
 from trn_jax.timing.program import Loop, Origin, Program, Row, Structure
 from trn_jax.timing.stream import Block, Carry, Items, Step, Stream
 
-TABLE_FIELDS = (*WORK_FIELDS, "reuse_bytes", "reuse_slope", "hbm", "trips")
+STORE_LAG_STEPS = 8  # a store goes out this many steps after its data are made, when it no longer waits for them
 
 
 def build_program(stream: Stream, origin: Origin | None = None) -> Program:
@@ -44,6 +45,20 @@ def build_program(stream: Stream, origin: Origin | None = None) -> Program:
     return Program(structure=structure, table=table)
 
 
+class _Store(NamedTuple):
+    """A DMA row that is not yet written, and the step that made its data."""
+
+    function: str
+    size_bytes: float
+    row_bytes: float
+    waits: tuple[int, ...]
+    source: str
+    scope: str
+    reuse_bytes: float = np.inf
+    slope: float = 1.0
+    step: int = 0
+
+
 class _Writer:
     """Writes rows in order; `ready` says, for every piece of data, which rows a reader waits for."""
 
@@ -59,6 +74,8 @@ class _Writer:
         self.readers: dict[int, list[int]] = {}  # carried value of a loop -> rows that read it
         self.changed: list[int] = []  # data whose readiness changed, to be looked at again when a loop closes
         self.late_stores: list[int] = []
+        self.step = 0
+        self.pending: dict[int, _Store] = {}  # stores not yet written, oldest first
         self.regions: dict[int, list[int]] = {}
         for region in stream.regions:
             self.regions.setdefault(stream.origin(region), []).append(region)
@@ -67,6 +84,7 @@ class _Writer:
 
     def write_program(self) -> None:
         self.write_items(self.stream.items, self.traffic.top, None)
+        self.write_all_pending()
         copied = [datum for datum in self.stream.outputs if self.is_copied_input(datum)]
         size_bytes = sum(self.stream.outputs[datum] for datum in (*self.late_stores, *copied)) + self.stream.copied_bytes
         if size_bytes:
@@ -89,6 +107,9 @@ class _Writer:
                 self.write_loads(items[loading[issued]], level.loads[loading[issued]], loop, scanned or {})
                 issued += 1
             self.write_reloads(item, position, level, loop)
+            self.step += 1
+            for datum in [datum for datum, store in self.pending.items() if store.step <= self.step - STORE_LAG_STEPS]:
+                self.write_pending(datum)
             if isinstance(item, Block):
                 self.write_block(item, level.inside[position], level.reloads.get(position, {}))
             else:
@@ -107,7 +128,7 @@ class _Writer:
             elif room <= SMALLEST_SBUF_BYTES:
                 self.set_ready(datum, self.waits(wholes))
             else:
-                waits = [row for d in wholes for row in ((self.saved[d],) if d in self.saved else self.waits([d]))]
+                waits = [row for d in wholes for row in self.saved_waits(d)]
                 share = 1.0 if loop is None else 1.0 / loop.trips
                 row = self.dma("reload", new_bytes, self.data[datum].row_bytes, waits, source, scope, room, share)
                 self.set_ready(datum, (row,))
@@ -128,7 +149,7 @@ class _Writer:
                 continue  # every iteration reloads its own part
             if loop is not None and (position, datum) in level.wraps:
                 size_bytes *= (loop.trips - 1) / loop.trips  # the first iteration finds them loaded
-            waits = (self.saved[datum],) if datum in self.saved else self.waits([datum])
+            waits = self.saved_waits(datum)
             row = self.dma("load" if np.isinf(room) else "reload", size_bytes, row_bytes, waits, source, scope, room)
             self.note_read(datum, row)
             self.set_ready(datum, (row,))
@@ -173,9 +194,9 @@ class _Writer:
                 if size_bytes <= TINY_BYTES:
                     self.late_stores.append(made)
                 else:
-                    self.saved[made] = self.dma("store", size_bytes, row_bytes, (row,), source, scope)
+                    self.pending[made] = _Store("store", size_bytes, row_bytes, (row,), source, scope, step=self.step)
             elif place == "sbuf" and room > SMALLEST_SBUF_BYTES and size_bytes > TINY_BYTES:
-                self.saved[made] = self.dma("spill", size_bytes, row_bytes, (row,), source, scope, room)
+                self.pending[made] = _Store("spill", size_bytes, row_bytes, (row,), source, scope, room, step=self.step)
 
     def write_stacked(self, datum: int, whole: int, waits: tuple[int, ...], loop: Block | None, source: str, scope: str) -> bool:
         """One iteration's part of a stacked result; whether it may leave SBUF."""
@@ -184,12 +205,30 @@ class _Writer:
         room = max(self.traffic.room_bytes.get(made, 0.0) for made in needed)
         size_bytes, row_bytes, _ = self.data[datum]
         if any(made in self.stream.outputs for made in needed):
-            self.saved[datum] = self.dma("store", size_bytes, row_bytes, waits, source, scope)
+            self.pending[datum] = _Store("store", size_bytes, row_bytes, waits, source, scope, step=self.step)
         elif room > SMALLEST_SBUF_BYTES:
-            self.saved[datum] = self.dma("spill", size_bytes, row_bytes, waits, source, scope, room, 1.0 / loop.trips)
-        return datum in self.saved
+            self.pending[datum] = _Store("spill", size_bytes, row_bytes, waits, source, scope, room, 1.0 / loop.trips, self.step)
+        return datum in self.pending
+
+    def write_all_pending(self) -> None:
+        for datum in tuple(self.pending):
+            self.write_pending(datum)
+
+    def write_pending(self, datum: int) -> None:
+        """A store whose time has come."""
+        store = self.pending.pop(datum)
+        self.saved[datum] = self.dma(
+            store.function, store.size_bytes, store.row_bytes, store.waits, store.source, store.scope, store.reuse_bytes, store.slope
+        )
+
+    def saved_waits(self, datum: int) -> tuple[int, ...]:
+        """Rows after which data can be loaded from where they were stored."""
+        if datum in self.pending:
+            self.write_pending(datum)
+        return (self.saved[datum],) if datum in self.saved else self.waits([datum])
 
     def write_block(self, block: Block, level: Level, scanned: dict[int, float]) -> None:
+        self.write_all_pending()
         begin, first_changed = len(self.rows), len(self.changed)
         before = dict(self.ready)
         for carry in block.carries:
@@ -201,6 +240,7 @@ class _Writer:
             for datum in stack.part:
                 if self.made_by.get(self.stream.origin(datum), -1) < begin:
                     self.write_stacked(datum, stack.whole, self.waits([datum]), block, block.source, block.scope)
+        self.write_all_pending()
         carried = tuple(self.carried(carry, begin) for carry in block.carries)
         makers = [row for _, row in carried if row >= 0]
         makers += [row for stack in block.stacked for row in self.waits(stack.part) if row >= begin]

@@ -30,9 +30,9 @@ def _copy(op: Op, numerics: Numerics, kind: str, elements_bytes: int, row_elemen
 
 
 def _row(op: Op) -> tuple[int, int]:
-    """Elements in the innermost dimension of the output, and bytes per element."""
+    """Elements in the innermost dimension of the output that has more than one, and bytes per element."""
     value = op.outputs[0]
-    return (value.shape[-1] if value.shape else 1), max(1, value.size_bytes // max(1, value.size))
+    return next((size for size in reversed(value.shape) if size > 1), 1), max(1, value.size_bytes // max(1, value.size))
 
 
 @register_rule("concatenate", "pad", "rev", "tile", "dynamic_slice")

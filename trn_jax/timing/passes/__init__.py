@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from trn_jax.errors import ProgramError, did_you_mean
 from trn_jax.timing.passes.elementwise import fuse_elementwise
 from trn_jax.timing.passes.epilogue import fuse_epilogues
+from trn_jax.timing.passes.layout import fold_transposes
 from trn_jax.timing.passes.row_scalars import use_row_scalars
 from trn_jax.timing.stream import Stream
 
 PASSES: dict[str, Callable[[Stream], Stream]] = {
+    "layout": fold_transposes,
     "row_scalars": use_row_scalars,
     "elementwise": fuse_elementwise,
     "epilogue": fuse_epilogues,
