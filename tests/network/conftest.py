@@ -45,19 +45,19 @@ def replicated_out():
 
 @pytest.fixture
 def permutes():
-    """`permutes(fn, *args)`: every ppermute equation in the program of fn, however deep."""
+    """`permutes(fn, *args)`: every ppermute equation in the program of fn, as often as it runs."""
 
     def find(fn, *args):
         found = []
 
-        def walk(jaxpr):
+        def walk(jaxpr, times):
             for eqn in jaxpr.eqns:
                 if eqn.primitive.name == "ppermute":
-                    found.append(eqn)
+                    found.extend([eqn] * times)
                 for inner in jex_core.jaxprs_in_params(eqn.params):
-                    walk(inner)
+                    walk(inner, times * eqn.params.get("length", 1))
 
-        walk(jax.make_jaxpr(fn)(*args).jaxpr)
+        walk(jax.make_jaxpr(fn)(*args).jaxpr, 1)
         return found
 
     return find

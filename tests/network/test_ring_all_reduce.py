@@ -24,7 +24,7 @@ def normal(*shape, seed=0):
 
 def ring_on_one_device(x_R, **options):
     """The ring over a vmapped axis: many ranks without devices."""
-    return np.asarray(jax.vmap(lambda x: ring_all_reduce(x, "r", **options), axis_name="r")(x_R))
+    return np.asarray(jax.jit(jax.vmap(lambda x: ring_all_reduce(x, "r", **options), axis_name="r"))(x_R))
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_gradient_of_a_pytree_of_mixed_dtypes():
         return (out["w"][0] * 2).sum() + out["h"][0].astype(jnp.float32).sum()
 
     tree = {"w": jnp.ones((2, 3)), "h": jnp.ones((2, 2), jnp.bfloat16)}
-    gradient = jax.grad(total)(tree)
+    gradient = jax.jit(jax.grad(total))(tree)
     assert (gradient["w"] == 2).all()
     assert gradient["h"].dtype == jnp.bfloat16
     assert (gradient["h"] == 1).all()

@@ -15,7 +15,7 @@ def normal(*shape):
 
 
 def over_ranks(f, x_R):
-    return np.asarray(jax.vmap(f, axis_name="r")(x_R))
+    return np.asarray(jax.jit(jax.vmap(f, axis_name="r"))(x_R))
 
 
 @pytest.mark.parametrize("two_way", [False, True], ids=["one_way", "two_way"])

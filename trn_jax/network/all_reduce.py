@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from trn_jax.network import ring as ring_steps
 from trn_jax.network.codec import Codec
-from trn_jax.network.replicated import replicated
+from trn_jax.network.rank_types import replicated
 from trn_jax.network.settings import AxisName, Rounding, Settings, settle, summable
 
 

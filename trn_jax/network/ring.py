@@ -20,6 +20,7 @@ from jaxtyping import Array
 
 from trn_jax.network.codec import Codec, sub_seed
 from trn_jax.network.permutation import ring_permutation
+from trn_jax.network.rank_types import varying
 
 _SEND, _ADD, _GATHER = range(3)  # separate the random streams of the ring's roundings
 
@@ -36,12 +37,12 @@ class Ring:
         """Every rank receives what the rank `places` before it, in this direction, sent."""
         return lax.ppermute(word, self.axis_name, ring_permutation(self.ranks, self.direction * places))
 
-    def chunk(self, chunks_NC: Array, places: int) -> Array:
+    def chunk(self, chunks_NC: Array, places: Any) -> Array:
         """The local part of the chunk that the rank `places` further on owns."""
         owner = (lax.axis_index(self.axis_name) + self.direction * places) % self.ranks
         return lax.dynamic_index_in_dim(chunks_NC, owner, axis=0, keepdims=False)
 
-    def seed(self, seed: Any, purpose: int, step: int) -> Any:
+    def seed(self, seed: Any, purpose: int, step: Any) -> Any:
         """A seed for one rounding on this rank, so that ranks and steps round independently."""
         return sub_seed(seed, purpose, step, self.direction % 3, lax.axis_index(self.axis_name)) if seed is not None else None
 
@@ -53,11 +54,11 @@ def reduce_scatter(chunks_NC: Array, ring: Ring, codec: Codec, seed: Any) -> Arr
 
 
 def _sums_travel(chunks_NC: Array, ring: Ring, codec: Codec, seed: Any) -> Array:
-    total_C = ring.chunk(chunks_NC, -1)
-    for step in range(1, ring.ranks):
+    def hop(total_C: Array, step: Array) -> tuple[Array, None]:
         received_C = codec.receive(ring.shift(codec.send(total_C, ring.seed(seed, _SEND, step))))
-        total_C = codec.add(received_C, ring.chunk(chunks_NC, -1 - step), ring.seed(seed, _ADD, step))
-    return total_C
+        return codec.add(received_C, ring.chunk(chunks_NC, -1 - step), ring.seed(seed, _ADD, step)), None
+
+    return lax.scan(hop, ring.chunk(chunks_NC, -1), jnp.arange(1, ring.ranks))[0]
 
 
 def _parts_travel(chunks_NC: Array, ring: Ring, codec: Codec, seed: Any) -> Array:
@@ -66,16 +67,23 @@ def _parts_travel(chunks_NC: Array, ring: Ring, codec: Codec, seed: Any) -> Arra
         places = ring.ranks - step
         part_C = codec.send(ring.chunk(chunks_NC, places), ring.seed(seed, _SEND, step))
         received.append(codec.receive(ring.shift(part_C, places)))
-    total_C = received[0]
-    for step, part_C in enumerate([*received[1:], ring.chunk(chunks_NC, 0)]):
-        total_C = codec.add(total_C, part_C, ring.seed(seed, _ADD, step))
-    return total_C
+
+    def add(total_C: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
+        return codec.add(total_C, part[0], ring.seed(seed, _ADD, part[1])), None
+
+    rest_NC = jnp.stack([*received[1:], ring.chunk(chunks_NC, 0)])
+    return lax.scan(add, received[0], (rest_NC, jnp.arange(1, ring.ranks)))[0]
 
 
 def all_gather(own_C: Array, ring: Ring, codec: Codec, seed: Any) -> Array:
     """The chunks of all ranks, each rounded once by its owner for the wire: [N, C], the same bits on every rank."""
-    words = [codec.send(own_C, ring.seed(seed, _GATHER, 0))]
-    for _ in range(1, ring.ranks):
-        words.append(ring.shift(words[-1]))
-    came_from = ring.direction * (lax.axis_index(ring.axis_name) - jnp.arange(ring.ranks))  # words[k] is chunk r - d k
-    return codec.receive(jnp.stack(words).at[came_from % ring.ranks].get(mode="promise_in_bounds"))
+
+    def hop(word_C: Array, _: None) -> tuple[Array, Array]:
+        word_C = ring.shift(word_C)
+        return word_C, word_C
+
+    own_C = varying(codec.send(own_C, ring.seed(seed, _GATHER, 0)), ring.axis_name)
+    others_NC = lax.scan(hop, own_C, length=ring.ranks - 1)[1]
+    words_NC = jnp.concatenate([own_C[None], others_NC])  # words_NC[k] is chunk r - d k
+    came_from_N = ring.direction * (lax.axis_index(ring.axis_name) - jnp.arange(ring.ranks))
+    return codec.receive(words_NC.at[came_from_N % ring.ranks].get(mode="promise_in_bounds"))
