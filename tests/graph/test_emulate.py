@@ -138,9 +138,9 @@ def test_stochastic_gradients_have_equal_means():
     seeds = jnp.arange(200, dtype=jnp.uint32)
     inside = jax.vmap(lambda s: trn_jax.emulate(jax.grad(mlp_loss), TRN2, seed=s, **options)(*args)[1])(seeds)
     outside = jax.vmap(lambda s: jax.grad(trn_jax.emulate(mlp_loss, TRN2, seed=s, **options))(*args)[1])(seeds)
-    spread = jnp.sqrt((inside.var(0) + outside.var(0)) / len(seeds))
-    within = jnp.abs(inside.mean(0) - outside.mean(0)) < 5 * spread + 2**-8 * jnp.abs(inside.mean(0))
-    assert within.mean() > 0.97
+    one_run = distance(inside[0], jax.grad(mlp_loss)(*args)[1])
+    assert one_run > 2**-9
+    assert distance(inside.mean(0), outside.mean(0)) < one_run * 3 * (2 / len(seeds)) ** 0.5
 
 
 def test_a_users_custom_vjp_keeps_its_rule_and_is_emulated():
@@ -211,8 +211,8 @@ def test_shard_map_programs_run_forward_and_backward(check_vma):
     f = lambda w: jax.shard_map(local, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P(), check_vma=check_vma)(x, w)
     for options in ({"autocast": BF16}, {"autocast": ALL_BF16, "rounding": "stochastic", "seed": jnp.uint32(2)}):
         np.testing.assert_allclose(jax.jit(trn_jax.emulate(f, TRN2, **options))(w), f(w), rtol=2**-5, atol=0.05)
-        assert distance(trn_jax.emulate(jax.grad(f), TRN2, **options)(w), jax.grad(f)(w)) < 2**-5
-        assert distance(jax.jit(jax.grad(trn_jax.emulate(f, TRN2, **options)))(w), jax.grad(f)(w)) < 2**-5
+        assert distance(trn_jax.emulate(jax.grad(f), TRN2, **options)(w), jax.grad(f)(w)) < 2**-4
+        assert distance(jax.jit(jax.grad(trn_jax.emulate(f, TRN2, **options)))(w), jax.grad(f)(w)) < 2**-4
     inside = jax.shard_map(
         lambda x, w: trn_jax.emulate(local, TRN2, autocast=BF16)(x, w), mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P(),
         check_vma=check_vma,

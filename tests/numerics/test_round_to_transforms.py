@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trn_jax.numerics import FORMATS, mix, round_to, rounder
+from trn_jax.numerics.hash import stream_key
 
 modes = pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 
@@ -135,12 +136,12 @@ def test_rounder_is_the_same_function_built_once():
     x = jnp.linspace(-300, 300, 1001)
     assert rounder("fp8_e4m3", "stochastic", "saturate") is rounder(FORMATS["fp8_e4m3"], "stochastic", "saturate")
     np.testing.assert_array_equal(
-        rounder("fp8_e4m3", "stochastic", "saturate")(x, jnp.uint32(6)),
+        rounder("fp8_e4m3", "stochastic", "saturate")(x, stream_key(6)),
         round_to(x, "fp8_e4m3", rounding="stochastic", overflow="saturate", seed=6),
     )
     assert rounder("fp32", "stochastic")(x, None) is x
     assert rounder("tf32", container="bf16")(x) is x
-    with pytest.raises(TypeError, match="seed"):
+    with pytest.raises(TypeError, match="key"):
         rounder("bf16", "stochastic")(x)
 
 

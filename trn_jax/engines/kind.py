@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from trn_jax.graph.instruction import Instruction
-from trn_jax.numerics import Overflow, Rounding, rounder
+from trn_jax.numerics import Overflow, Rounding, rounder, split_key
 
 
 class Cost(NamedTuple):
@@ -50,7 +50,7 @@ class Kind:
 
     Attributes:
         cost: `cost(work, chip, smoothing, static) -> Cost`; `work` holds arrays in place of numbers, `static` is a `Static`.
-        compute: `compute(instruction, function, operands, execution, seed) -> list of outputs`, where `function(*operands)`
+        compute: `compute(instruction, function, operands, execution, key) -> list of outputs`, where `function(*operands)`
             is the mathematics in fp32, or None for an instruction that only prepares data and leaves values as they are.
         basis: documented, derived, measured or assumed, with the source of the cost.
     """
@@ -67,29 +67,29 @@ def is_narrow_float(x: Any) -> bool:
 
 
 def compute_fp32(
-    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, seed: Any
+    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, key: Any
 ) -> list[Any]:
     """Vector, Scalar and GpSimd arithmetic: widen to fp32, compute, round once on write. Values stay fp32 here.
 
     Basis: documented (NKI architecture guide: the engines cast to fp32, compute in fp32 and cast to the output's dtype).
     """
     widened = [jnp.asarray(x, jnp.float32) if is_narrow_float(x) else x for x in operands]
-    return write(instruction, function(*widened), execution, seed)
+    return write(instruction, function(*widened), execution, key)
 
 
 def compute_move(
-    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, seed: Any
+    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, key: Any
 ) -> list[Any]:
     """Pure data movement: the values stay what they are."""
     return function(*operands)
 
 
-def write(instruction: Instruction, values: Sequence[Any], execution: Execution, seed: Any) -> list[Any]:
+def write(instruction: Instruction, values: Sequence[Any], execution: Execution, key: Any) -> list[Any]:
     """Rounds each value to its write format, every output with its own random stream."""
     outputs = []
     for position, (value, fmt) in enumerate(zip(values, instruction.write_formats, strict=True)):
         if fmt:
-            stream = None if seed is None else seed + jnp.uint32(position * 0x9E3779B9 & 0xFFFFFFFF)
+            stream = None if key is None else split_key(key, position)
             value = rounder(fmt, execution.rounding, execution.overflow)(value, stream)
         outputs.append(value)
     return outputs

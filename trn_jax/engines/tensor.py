@@ -18,14 +18,15 @@ from jaxtyping import Array, Float, Float32
 from trn_jax.chips.schema import Chip, Tensor
 from trn_jax.engines.accumulate import dot, tiled
 from trn_jax.engines.contraction import Layout
-from trn_jax.engines.derivative import with_derivative_of
+from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
+from trn_jax.engines.sharded import with_whole_axes
 from trn_jax.engines.systolic import contract, scalesim_cycles, systolic, wavefront
 from trn_jax.errors import FormatError, ShapeError
 from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import numerics_for
-from trn_jax.numerics import Overflow, Rounding, format_of, get_format, mix, rounder
+from trn_jax.numerics import Overflow, Rounding, format_of, get_format, mix, rounder, split_key
 from trn_jax.numerics.seed import as_seed
 from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_min, width
 
@@ -84,13 +85,13 @@ def matmul(
         engine="tensor", kind="nc_matmul", operand_formats=(fmt if chip.rounds else "",) * 2, layout=DotLayout((((1,), (0,)), ((), ())))
     )
     execution = Execution(rounding=rounding, overflow=overflow, fidelity=fidelity, rows=numerics.rows, cols=numerics.cols)
-    stream = as_seed(seed=seed) if rounding == "stochastic" else None
+    stream = mix(as_seed(seed=seed), 0) if rounding == "stochastic" else None
     whole = lambda lhs, rhs: [dot(lhs, rhs, (((1,), (0,)), ((), ())))]
     return compute_matmul(instruction, whole, (lhs_MK, rhs_KN), execution, stream)[0]
 
 
 def compute_matmul(
-    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, seed: Any
+    instruction: Instruction, function: Callable[..., list[Any]], operands: Sequence[Any], execution: Execution, key: Any
 ) -> list[Any]:
     """Rounds both operands to their formats, multiplies, accumulates in fp32.
 
@@ -100,7 +101,7 @@ def compute_matmul(
         operands: lhs and rhs. Anything but floating point is passed to `function` as it is.
         execution: `fidelity` says how the sum is made: "fused" by `function` (as without a layout), "tiled" one K tile of `rows`
             after the other.
-        seed: For stochastic rounding; the operands get different streams.
+        key: For stochastic rounding, from `trn_jax.numerics.mix`; the operands get different streams.
 
     Returns:
         [product in fp32].
@@ -112,30 +113,35 @@ def compute_matmul(
     """
     if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in operands):
         return function(*operands)
-    lhs, rhs = _round_operands(instruction, operands, execution, seed)
+    lhs, rhs = _round_operands(instruction, operands, execution, key)
 
     def whole(lhs: Array, rhs: Array) -> Array:
         (product,) = function(lhs, rhs)
         return product
 
     layout = cast("Layout | None", instruction.layout)
-    if execution.fidelity == "fused" or layout is None:
-        product = whole(lhs, rhs)
-    elif execution.fidelity == "systolic":
-        product = with_derivative_of(whole, lambda lhs, rhs: contract(lhs, rhs, layout, execution.rows, execution.cols))(lhs, rhs)
-    else:
-        product = with_derivative_of(whole, lambda lhs, rhs: tiled(lhs, rhs, layout, execution.rows))(lhs, rhs)
-    return write(instruction, [product], execution, seed) if instruction.write_formats else [product]
+    product = whole if execution.fidelity == "fused" or layout is None else _loop(whole, layout, execution)
+    psum = product(lhs, rhs)
+    return write(instruction, [psum], execution, key) if instruction.write_formats else [psum]
 
 
-def _round_operands(instruction: Instruction, operands: Sequence[Any], execution: Execution, seed: Any) -> list[Array]:
+def _loop(whole: Product, layout: Layout, execution: Execution) -> Product:
+    """The product by the loop of the fidelity, with the derivative of `whole`."""
+    if execution.fidelity == "systolic":
+        compute = lambda lhs, rhs: contract(lhs, rhs, layout, execution.rows, execution.cols)
+        return with_derivative_of(whole, with_whole_axes(compute, whole))
+    compute = lambda lhs, rhs: tiled(lhs, rhs, layout, execution.rows)
+    return with_derivative_of(whole, with_whole_axes(compute, whole, *layout.walked))
+
+
+def _round_operands(instruction: Instruction, operands: Sequence[Any], execution: Execution, key: Any) -> list[Array]:
     """Each operand in its own dtype with the values of its operand format."""
     rounded = []
     for position, (x, fmt) in enumerate(zip(operands, instruction.operand_formats, strict=True)):
         x = jnp.asarray(x)
         container = format_of(x.dtype)
         if fmt and container and fmt != container:
-            stream = mix(seed, position) if execution.rounding == "stochastic" else None
+            stream = split_key(key, position) if execution.rounding == "stochastic" else None
             round_x = rounder(fmt, execution.rounding, execution.overflow, container)
             x = round_x(x.astype(jnp.float32), stream).astype(x.dtype)
         rounded.append(x)

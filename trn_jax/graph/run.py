@@ -24,7 +24,9 @@ from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
 from trn_jax.graph.rules.elementwise import EXACT
-from trn_jax.numerics import format_of, mix
+from trn_jax.numerics import format_of, key_table, mix, split_key
+
+STREAMS_PER_INSTRUCTION = 4  # random streams an instruction may split its key into before it meets those of the next one
 
 Observer = Callable[[Op, Instruction, bool], None]
 _observer: ContextVar[Observer | None] = ContextVar("trn_jax_observer", default=None)
@@ -55,6 +57,7 @@ class Walker:
         environment: dict[Value, Any] = dict(graph.constants) | dict(zip(graph.inputs, operands, strict=True))
         internal = internal_values(graph) if self.numerics.writes == "instruction" else frozenset()
         straight = set(linear)
+        keys = None if seed is None else key_table(seed, len(graph.nodes))
 
         def read(value: Value) -> Any:
             return value.value if isinstance(value, Constant) else environment[value]
@@ -65,31 +68,30 @@ class Walker:
             if straight and not straight.isdisjoint(node.inputs):
                 straight.update(node.outputs)
                 walker = PLAIN
-            outputs = walker.node(node, inputs, seed, internal)
+            outputs = walker.node(node, inputs, None if keys is None else keys[node.index], internal)
             environment.update(zip(node.outputs, outputs, strict=True))
             for value in node.inputs:
                 if graph.last_use.get(value) == position:
                     environment.pop(value, None)
         return [read(value) for value in graph.outputs]
 
-    def node(self, node: Node, inputs: list[Any], seed: Any, internal: frozenset[Value]) -> list[Any]:
-        """Outputs of one node."""
-        if isinstance(node, Op):
-            return self.op(node, inputs, seed, internal)
-        stream = None if seed is None else mix(seed, node.index)
+    def node(self, node: Node, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
+        """Outputs of one node; `key` is its random stream, the seed of the nodes inside it."""
         match node:
+            case Op():
+                return self.op(node, inputs, key, internal)
             case Call():
-                return node.rebuild(self, inputs, stream)
+                return node.rebuild(self, inputs, key)
             case Scan():
-                return self.scan(node, inputs, stream)
+                return self.scan(node, inputs, key)
             case While():
-                return self.while_loop(node, inputs, stream)
+                return self.while_loop(node, inputs, key)
             case Branch():
                 branches = [lambda *args, body=body: self(body, args[1:], args[0]) for body in node.branches]
-                return lax.switch(inputs[0], branches, stream, *inputs[1:])
+                return lax.switch(inputs[0], branches, key, *inputs[1:])
         raise AssertionError(f"unknown node {type(node).__name__}")
 
-    def op(self, op: Op, inputs: list[Any], seed: Any, internal: frozenset[Value]) -> list[Any]:
+    def op(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
         """Outputs of one primitive: bound unchanged, or computed instruction by instruction."""
         instructions = lower(op, self.numerics)
         if not internal.isdisjoint(op.outputs):
@@ -103,8 +105,7 @@ class Walker:
         keeps_fp32 = not internal.isdisjoint(op.outputs) and any(is_narrow_float(value.aval) for value in op.outputs)
         if not (any(changes) or widened or keeps_fp32):
             return op.bind(*inputs)
-        stream = None if seed is None else mix(seed, op.index)
-        values = self.compute(op, instructions, inputs, stream)
+        values = self.compute(op, instructions, inputs, key)
         return [x if value in internal else _as_declared(x, value) for x, value in zip(values, op.outputs, strict=True)]
 
     def changes_values(self, op: Op, instruction: Instruction) -> bool:
@@ -119,7 +120,7 @@ class Walker:
         pairs = zip(instruction.write_formats, op.outputs, strict=True)
         return any(fmt and not (op.name in EXACT and fmt == format_of(value.dtype)) for fmt, value in pairs)
 
-    def compute(self, op: Op, instructions: Sequence[Instruction], inputs: list[Any], stream: Any) -> list[Any]:
+    def compute(self, op: Op, instructions: Sequence[Instruction], inputs: list[Any], key: Any) -> list[Any]:
         """Runs an op's instructions, each on the values of the one before."""
         execution = Execution(
             rounding=self.numerics.rounding,
@@ -132,7 +133,7 @@ class Walker:
         for position, instruction in enumerate(instructions):
             compute = KINDS[instruction.engine][instruction.kind].compute
             if compute is not None:
-                inner = None if stream is None else mix(stream, position)
+                inner = None if key is None else split_key(key, STREAMS_PER_INSTRUCTION * position)
                 values, function = compute(instruction, function, values, execution, inner), _same
         return list(values) if instructions else op.bind(*(_as_declared(x, v) for x, v in zip(inputs, op.inputs, strict=True)))
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Float32
 from trn_jax.errors import FormatError, did_you_mean
 from trn_jax.numerics import bits, nearest, stochastic
 from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
-from trn_jax.numerics.hash import Seed, high_bits
+from trn_jax.numerics.hash import Seed, stream_bits, stream_key
 from trn_jax.numerics.seed import as_seed
 
 Rounding = Literal["nearest", "stochastic"]
@@ -79,15 +79,16 @@ def round_to(
     round_x = rounder(fmt, rounding, overflow, container)
     if rounding == "nearest":
         return round_x(x.astype(jnp.float32)).astype(x.dtype)
-    return round_x(x.astype(jnp.float32), as_seed(key=key, seed=seed)).astype(x.dtype)
+    return round_x(x.astype(jnp.float32), stream_key(as_seed(key=key, seed=seed))).astype(x.dtype)
 
 
 def rounder(
     fmt: str | Format, rounding: Rounding = "nearest", overflow: Overflow | None = None, container: str | Format = "fp32"
 ) -> Rounder:
-    """The rounding of `round_to` as a function `(x, seed) -> rounded` of float32 arrays, checked and built once.
+    """The rounding of `round_to` as a function `(x, key) -> rounded` of float32 arrays, checked and built once.
 
-    For inner loops: the returned function checks nothing. `seed` is a uint32 scalar, and may be left out for "nearest".
+    For inner loops: the returned function checks nothing. `key` is a uint32 scalar as `mix` returns (neighbouring integers would
+    give related streams), and may be left out for "nearest".
     `container` is the format of the values' real dtype, when that is narrower than the float32 they are given in.
 
     Raises:
@@ -108,19 +109,19 @@ def rounder(
 @cache
 def _build(fmt: Format, rounding: Rounding, overflow: Overflow, container: Format) -> Rounder:
     if fmt.holds(container):
-        return lambda x, seed=None: x
+        return lambda x, key=None: x
     largest = fmt.largest_common(container)
     bound = bits.bits_of(largest), {"inf": bits.INF, "nan": bits.NAN, "saturate": bits.bits_of(largest)}[overflow]
     if bits.has_float32_exponents(fmt) and overflow == "inf" and largest == fmt.max_finite:
         bound = None
     rounded = _straight_through(partial(_round_float32, fmt=fmt, bound=bound), f"round_{fmt.name}_{rounding}")
     if rounding == "stochastic":
-        return lambda x, seed: rounded(x, seed)
-    return lambda x, seed=None: rounded(x)
+        return lambda x, key: rounded(x, key)
+    return lambda x, key=None: rounded(x)
 
 
-def _round_float32(x: Array, *seed: Array, fmt: Format, bound: tuple[np.uint32, np.uint32] | None) -> Array:
-    """Rounds to nearest without a seed, stochastically with one.
+def _round_float32(x: Array, *key: Array, fmt: Format, bound: tuple[np.uint32, np.uint32] | None) -> Array:
+    """Rounds to nearest without a key, stochastically with one.
 
     `bound` is the largest finite magnitude and what stands for everything past it. Without one the carry past the largest
     value is infinity by itself (the exponents are float32's own), and the sign bit may stay where it is: only a NaN's carry
@@ -128,8 +129,8 @@ def _round_float32(x: Array, *seed: Array, fmt: Format, bound: tuple[np.uint32, 
     """
     word = bits.to_bits(x)
     magnitude = word if bound is None else word & bits.MAGNITUDE
-    if seed:
-        rounded = stochastic.round_magnitude(magnitude, fmt, high_bits(seed[0], x.shape))
+    if key:
+        rounded = stochastic.round_magnitude(magnitude, fmt, stream_bits(key[0], x.shape))
     else:
         rounded = nearest.round_magnitude(magnitude, fmt)
     if bound is not None:
@@ -139,18 +140,18 @@ def _round_float32(x: Array, *seed: Array, fmt: Format, bound: tuple[np.uint32, 
 
 
 def _straight_through(compute: Callable[..., Array], name: str) -> Rounder:
-    """`compute(x, *seed)` compiled under a name, with the identity as its derivative in x."""
+    """`compute(x, *key)` compiled under a name, with the identity as its derivative in x."""
     compute.__name__ = name  # pyright: ignore[reportFunctionMemberAccess]
     compute = jax.jit(compute)
 
     @jax.custom_jvp
-    def rounded(x, *seed):
-        return compute(x, *seed)
+    def rounded(x, *key):
+        return compute(x, *key)
 
     @rounded.defjvp
     def _(primals, tangents):
         value, tangent = rounded(*primals), tangents[0]
-        if jax.typeof(value) != jax.typeof(tangent):  # in a shard_map where only the seed differs across devices
+        if jax.typeof(value) != jax.typeof(tangent):  # in a shard_map where only the key differs across devices
             tangent = tangent * (primals[1] * 0 + 1).astype(tangent.dtype)
         return value, tangent
 
