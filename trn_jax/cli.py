@@ -26,10 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     import tyro
 
-    command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS, prog="trn-jax", description="Run, time and tune JAX programs on an emulated AWS Trainium.", args=arguments
-    )
     try:
+        command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog="trn-jax", description="Run, time and tune JAX programs on an emulated AWS Trainium.", args=arguments
+        )
         command.run()
     except TrnJaxError as error:
         print(f"trn-jax: {' '.join(str(error).split())}", file=sys.stderr)
