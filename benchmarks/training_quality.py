@@ -71,8 +71,8 @@ def main() -> None:
     first = figures["steps_to_below_bigram_entropy"]
     sentence = (
         f"After {figures['steps']} steps the loss is {figures['loss_bf16']:.4f} with bf16 auto-cast on the emulated Trainium2 and "
-        f"{figures['loss_fp32']:.4f} in plain fp32 JAX, {100 * figures['relative_difference']:.2f} % apart; it fell below the bigram entropy "
-        f"of the text ({figures['bigram_entropy']:.4f}) {'at no step' if first is None else f'at step {first}'}."
+        f"{figures['loss_fp32']:.4f} in plain fp32 JAX, {100 * figures['relative_difference']:.2f} % apart; it fell below the bigram "
+        f"entropy of the text ({figures['bigram_entropy']:.4f}) {'at no step' if first is None else f'at step {first}'}."
     )
     print(sentence, file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
