@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 from product_bounds import normals
-from test_tensor_numerics import FIDELITIES, nc_matmul
+from test_tensor_numerics import FIDELITIES, SMALL, nc_matmul
 
+import trn_jax as trn
 from trn_jax.numerics import round_to
 
 BF16 = ("bf16", "bf16")
@@ -74,3 +75,16 @@ def test_shard_map_with_a_replicated_operand(fidelity, check_vma):
     expected = lambda lhs, rhs: jnp.tanh(plain(lhs, rhs)).mean()
     close(sharded(lhs_MK, RHS), expected(lhs_MK, RHS))
     close(jax.grad(sharded, (0, 1))(lhs_MK, RHS), jax.grad(expected, (0, 1))(lhs_MK, RHS))
+
+
+@pytest.mark.parametrize("fidelity", ["tiled", "systolic"])
+def test_operands_sharded_over_an_explicit_mesh(fidelity):
+    """The weight gradient contracts over the sharded batch, which a loop cannot slice where it lies."""
+    loss = lambda w_DF, x_BTD: jnp.tanh(jnp.einsum("btd,df->btf", x_BTD, w_DF)).mean()
+    w_DF, x_BTD = jnp.asarray(normals(0, (5, 2))), jnp.asarray(normals(1, (4, 3, 5)))
+    expected = jax.grad(loss)(w_DF, x_BTD)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        w_DF = jax.device_put(w_DF, jax.NamedSharding(mesh, jax.P()))
+        x_BTD = jax.device_put(x_BTD, jax.NamedSharding(mesh, jax.P("data")))
+        close(jax.jit(trn.emulate(jax.grad(loss), SMALL, fidelity=fidelity))(w_DF, x_BTD), expected)

@@ -39,6 +39,11 @@ class OneAxis(NamedTuple):
 class Layout(Protocol):
     """What the Tensor Engine needs to know about an operation to run it as a matmul."""
 
+    @property
+    def walked(self) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """Axes of lhs and of rhs that a loop over slices of `one_axis` cuts or reorders; None for all."""
+        ...
+
     def sizes(self, lhs_shape: Shape, rhs_shape: Shape) -> Sizes:
         """Batch, M, K, N of operands with these shapes."""
         ...

@@ -48,6 +48,11 @@ class ConvLayout:
         return cls(**{field.name: params[field.name] for field in fields(cls)})
 
     @property
+    def walked(self) -> tuple[None, None]:
+        """All axes: windows overlap."""
+        return None, None
+
+    @property
     def groups(self) -> int:
         """Independent products; JAX allows only one of the two counts to exceed 1."""
         return self.feature_group_count * self.batch_group_count

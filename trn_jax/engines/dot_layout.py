@@ -26,6 +26,11 @@ class DotLayout:
         hashable = ((tuple(lhs_contract), tuple(rhs_contract)), (tuple(lhs_batch), tuple(rhs_batch)))
         object.__setattr__(self, "dimension_numbers", hashable)
 
+    @property
+    def walked(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The contracted axes."""
+        return self.dimension_numbers[0]
+
     def _free(self, side: int, rank: int) -> tuple[int, ...]:
         taken = {*self.dimension_numbers[0][side], *self.dimension_numbers[1][side]}
         return tuple(axis for axis in range(rank) if axis not in taken)

@@ -23,7 +23,7 @@ from trn_jax.engines.contraction import Layout
 from trn_jax.engines.derivative import with_derivative_of
 from trn_jax.errors import ShapeError, UnsupportedError, did_you_mean
 
-MAX_CYCLES = 200_000  # about a second of a CPU core
+MAX_CYCLES = 200_000  # about a second on a CPU core
 _UNROLL = 4
 
 

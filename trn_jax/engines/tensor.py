@@ -100,7 +100,7 @@ def compute_matmul(
         function: The contraction in one piece, asked for fp32 output; returns a list of one array.
         operands: lhs and rhs. Anything but floating point is passed to `function` as it is.
         execution: `fidelity` says how the sum is made: "fused" by `function` (as without a layout), "tiled" one K tile of `rows`
-            after the other.
+            after the other, "systolic" clock by clock on the array.
         key: For stochastic rounding, from `trn_jax.numerics.mix`; the operands get different streams.
 
     Returns:
@@ -149,25 +149,37 @@ def _round_operands(instruction: Instruction, operands: Sequence[Any], execution
 
 
 def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
-    """Time of `work.batch` products of [m, k] by [k, n]; see the module's formula."""
+    """Time of `work.batch` products of [m, k] by [k, n], all instructions back to back.
+
+    An instruction multiplies up to `rows` of K by up to `cols` stationary and `max_moving_columns` moving columns; it takes one cycle a
+    moving column, at least min(64, stationary columns), times the passes of the widest operand format (fp32 4, 16 bits 1, fp8 half
+    of one by contracting two rows per PE where the chip can). Stationary columns load in the background. Whichever operand is
+    better held in the array is. Partly filled tiles cost what they stream.
+
+    Units: seconds. Gradient: in every leaf of `chip.tensor`, exact at smoothing 0 and of the relaxed formula above. Occupancy and the
+    first tile never grow with rows, cols (times an integer), clock, rate, widest moving operand or load speed.
+    Basis: documented (NKI instruction reference, SDK 2.26: cycles of nc_matmul; NKI architecture guide: background and fast
+        LoadStationary, fp8 double rows); calibrated (`tensor.rate`); assumed (loads of fp32 take its passes, and the latency beyond
+        the last column is `fill_cycles` at the full clock).
+    """
     t = chip.tensor
     passes = _passes(t, static)
-    cycles_mn = _cycles(work.m, work.k, work.n, t, passes, smoothing)
-    cycles_nm = _cycles(work.n, work.k, work.m, t, passes, smoothing)
-    cycles = work.batch * smooth_min(cycles_mn, cycles_nm, width(smoothing, jnp.minimum(cycles_mn, cycles_nm)))
-    return _cost(cycles, work, t)
+    held_m = _cycles(work.m, work.k, work.n, t, passes, smoothing)
+    held_n = _cycles(work.n, work.k, work.m, t, passes, smoothing)
+    return _cost(work.batch * smooth_min(held_m, held_n, width(smoothing, jnp.minimum(held_m, held_n))), work, t)
 
 
 def cost_transpose(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
-    """Time of `work.batch` transposes of [m, n]: the matrix is the stationary operand of a product with the identity."""
+    """Time of `work.batch` transposes of [m, n]: each tile is held in the array while the columns of an identity stream past.
+
+    Units: seconds. Gradient: as `cost_matmul`.
+    Basis: documented (NKI instruction reference, SDK 2.26: max(P, min(64, F)) cycles for P partitions of F elements); assumed (the passes
+        of a matmul of the same format; the transpose mode of Trainium2, documented twice as fast in fp32, is left out).
+    """
     t = chip.tensor
-    # Tiles of the identity are as wide as the array has rows, so that only tiles on its diagonal are multiplied.
-    cycles = work.batch * sum(
-        count_m * cycles
-        for count_m, size_m in _pieces(work.m, t.rows, smoothing)
-        for cycles in [_stream(work.n, size_m, t, smoothing) * _passes(t, static)]
-    )
-    return _cost(cycles, work, t)
+    # An identity has as many columns as rows, so its tiles are as wide as the array is deep.
+    cycles = sum(count * _stream(work.n, columns, t, smoothing) for count, columns in _pieces(work.m, t.rows, smoothing))
+    return _cost(work.batch * _passes(t, static) * cycles, work, t)
 
 
 def _cost(cycles: Any, work: Any, t: Tensor) -> Cost:
@@ -204,7 +216,7 @@ def _pieces(size: Any, piece: Any, smoothing: Any) -> list[tuple[Any, Any]]:
 
 
 def _passes(t: Tensor, static: Static) -> Any:
-    """Cycles per moving column for the widest operand; an operand left as it is counts as 16 bits wide when `static.narrow`."""
+    """Cycles per moving column for the widest operand; one without a format counts as fp32, or 16 bits wide when `static.narrow`."""
     unnamed = "bf16" if static.narrow else "fp32"
     formats = {fmt or unnamed for fmt in static.operand_formats or ("",)}
     if "fp32" in formats:
