@@ -100,7 +100,7 @@ def emulate(
         outputs = walker(traced.graph, traced.operands, start)
         return jax.tree.unflatten(traced.out_tree, outputs)
 
-    emulated.function = fn  # pyright: ignore[reportFunctionMemberAccess]
-    emulated.chip = chip  # pyright: ignore[reportFunctionMemberAccess]
-    emulated.numerics = numerics  # pyright: ignore[reportFunctionMemberAccess]
+    emulated.function = fn  # pyright: ignore[reportAttributeAccessIssue]
+    emulated.chip = chip  # pyright: ignore[reportAttributeAccessIssue]
+    emulated.numerics = numerics  # pyright: ignore[reportAttributeAccessIssue]
     return emulated

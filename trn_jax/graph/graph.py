@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -45,7 +45,7 @@ class Value:
     @property
     def is_float(self) -> bool:
         """Whether the elements are real floating point numbers of any width."""
-        return jax.dtypes.issubdtype(self.dtype, np.floating)
+        return jnp.issubdtype(self.dtype, jnp.floating)
 
     def __repr__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

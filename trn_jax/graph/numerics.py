@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
+import jax.core
+import jax.numpy as jnp
 import numpy as np
 
 from trn_jax.chips.schema import Chip
 from trn_jax.errors import FormatError, did_you_mean
-from trn_jax.numerics import FORMATS, format_of
+from trn_jax.numerics import FORMATS, Overflow, Rounding, format_of
 
 SCOPES = ("none", "matmult", "all")
 CHOICES = {
@@ -64,8 +65,8 @@ class Numerics:
     """
 
     autocast: AutoCast = AutoCast()
-    rounding: str = "nearest"
-    overflow: str | None = None
+    rounding: Rounding = "nearest"
+    overflow: Overflow | None = None
     fidelity: str = "tiled"
     writes: str = "value"
     activation: str = "exact"
@@ -79,7 +80,7 @@ class Numerics:
 
     def write_format(self, dtype: Any) -> str:
         """Format a value of this dtype is rounded to when an instruction writes it; "" where nothing is rounded."""
-        if not self.rounds or not jax.dtypes.issubdtype(dtype, np.floating):
+        if not self.rounds or not jnp.issubdtype(dtype, jnp.floating):
             return ""
         fmt = format_of(dtype)
         if fmt != "fp32":
@@ -92,7 +93,7 @@ class Numerics:
         Raises:
             FormatError: If the chip's Tensor Engine has no such format.
         """
-        if not jax.dtypes.issubdtype(dtype, np.floating):
+        if not jnp.issubdtype(dtype, jnp.floating):
             return ""
         fmt = format_of(dtype) or ""
         if fmt == "fp32" and self.autocast.scope != "none":

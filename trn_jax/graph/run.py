@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
+import jax.core
 import jax.numpy as jnp
 from jax import lax
 

@@ -12,12 +12,15 @@ from trn_jax.graph.graph import Op
 from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules.registry import register_rule, rows, streaming, writes
+from trn_jax.numerics import format_of
 
 
 def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int, int]) -> tuple[Instruction, ...]:
     batch, m, k, n = sizes
     output = op.outputs[0]
-    formats = tuple(numerics.operand_format(value.dtype) if numerics.rounds else _natural(value.dtype) for value in op.inputs[:2])
+    formats = tuple(
+        numerics.operand_format(value.dtype) if numerics.rounds else format_of(value.dtype) or "fp32" for value in op.inputs[:2]
+    )
     multiply = Instruction(
         engine="tensor",
         kind="nc_matmul",
@@ -35,12 +38,6 @@ def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int,
         write_formats=writes(op, numerics),
     )
     return multiply, evacuate
-
-
-def _natural(dtype: Any) -> str:
-    from trn_jax.numerics import format_of
-
-    return format_of(dtype) or "fp32"
 
 
 @register_rule("dot_general")
