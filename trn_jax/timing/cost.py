@@ -21,11 +21,16 @@ from trn_jax.timing.program import Structure
 
 
 class Table(NamedTuple):
-    """Seconds, each [rows + 1, lots], in the order of `positions`; the last row is zero, and so are closing rows at first."""
+    """Each [rows + 1, lots], in the order of `positions`; the last row is zero, and so are closing rows at first.
+
+    occupancy, gap and first are seconds. `whole` ([rows + 1, 1] where all lots have one workload) is 1 for rows that work in one
+    piece and so need the whole of what they read, 0 for those that follow their producers piece by piece.
+    """
 
     occupancy: Any
     gap: Any
     first: Any
+    whole: Any
 
 
 @functools.lru_cache(maxsize=256)
@@ -68,7 +73,7 @@ def price(structure: Structure, columns: Mapping[str, Any], chip: Any, smoothing
         ProgramError: A row of an engine or kind without a cost.
     """
     lots = max((leaf.shape[-1] for leaf in [*jax.tree.leaves(chip), *columns.values()] if jnp.ndim(leaf)), default=1)
-    parts: list[Table] = []
+    parts, whole = [], []
     for (engine, kind, static), rows in groups(structure):
         if kind not in KINDS.get(engine, {}):
             known = [f"{name}.{k}" for name, table in KINDS.items() for k in table]
@@ -78,9 +83,11 @@ def price(structure: Structure, columns: Mapping[str, Any], chip: Any, smoothing
         cost = KINDS[engine][kind].cost(_Work(columns, np.array(rows)), chip, smoothing, static)
         first = cost.occupancy_s / cost.tiles
         seconds = (cost.occupancy_s, cost.latency_s - cost.occupancy_s, first)
-        parts.append(Table(*(jnp.broadcast_to(jnp.asarray(x, dtype), (len(rows), lots)) for x in seconds)))
-    zero = jnp.zeros((len(structure.engines) + 1 - sum(part.occupancy.shape[0] for part in parts), lots), dtype)
-    return Table(*(jnp.concatenate([*(part[i] for part in parts), zero]) for i in range(3)))
+        parts.append([jnp.broadcast_to(jnp.asarray(x, dtype), (len(rows), lots)) for x in seconds])
+        whole.append(jnp.asarray(jnp.broadcast_to(cost.tiles, (len(rows), jnp.shape(columns["trips"])[-1])) <= 1, dtype))
+    others = len(structure.engines) + 1 - sum(len(part) for part in whole)
+    occupancy, gap, first = (jnp.concatenate([*(part[i] for part in parts), jnp.zeros((others, lots), dtype)]) for i in range(3))
+    return Table(occupancy, gap, first, jnp.concatenate([*whole, jnp.ones((others, jnp.shape(columns["trips"])[-1]), dtype)]))
 
 
 class _Work:

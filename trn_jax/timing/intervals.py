@@ -28,7 +28,7 @@ def add_intervals(structure: Structure, mode: str, table: Table, trips: Any, har
 
     Args:
         structure: Static part of the program.
-        mode: One of `plan.MODES`.
+        mode: One of `steps.MODES`.
         table: Seconds of the other rows.
         trips: [rows, 1] or [rows, lots]; at least 1 on closing rows.
         hard: Whether smoothing is a concrete 0.
@@ -44,10 +44,10 @@ def add_intervals(structure: Structure, mode: str, table: Table, trips: Any, har
         if all(engine == "loop" for engine in structure.engines[loop.begin : loop.end]):
             intervals[index] = jnp.zeros_like(table.gap[0])
             continue
-        plan, component = loop_plan(structure, mode, index)
+        plan, left = loop_plan(structure, mode, index)
         after: Any = run(plan, hard, table, smoothing)
-        reached = jnp.stack([after[token, kind] for token, kind in enumerate(component)])
-        scale = table.occupancy[position[loop.begin : loop.end]].sum(0) / len(component)
+        reached = jnp.stack([after[output, number] for output, number in left])
+        scale = table.occupancy[position[loop.begin : loop.end]].sum(0) / len(plan.outputs)
         intervals[index] = _slowest_cycle(reached, width(0.0 if hard else smoothing, scale))
         rest_s = jnp.maximum(trips[loop.end] - 1, 0.0) * intervals[index]
         closing = position[loop.end]

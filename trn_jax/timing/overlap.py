@@ -56,7 +56,7 @@ def overlap_levels(overlap: Any) -> tuple[Any, Any]:
 
 
 def mixture(overlap: Any, has_collectives: bool) -> dict[str, Any]:
-    """Schedules to make (`plan.MODES`, "serial") and the weight of each; weights add up to 1.
+    """Schedules to make (`steps.MODES`, "serial") and the weight of each; weights add up to 1.
 
     With a threshold u between 0 and 1, whatever has a level above u runs concurrently; this is the mean over u.
     """

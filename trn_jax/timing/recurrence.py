@@ -1,6 +1,7 @@
 """The schedule's recurrence: each row in turn, every engine in order, by max and plus alone.
 
     begin_i   = max(max_j visible_j + gap_i, end of the row before on its engine)        j: the rows it waits for
+                (max_j end_j + gap_i where row i works in one piece)
     end_i     = max(begin_i + occupancy_i, max_j end_j + gap_i + first_i)
     visible_i = begin_i + first_i                          gap = latency - occupancy,  first = occupancy / tiles
 
@@ -23,8 +24,9 @@ import numpy as np
 from jax import lax
 
 from trn_jax.timing.cost import Table
-from trn_jax.timing.plan import WAITS, Plan
+from trn_jax.timing.plan import Plan
 from trn_jax.timing.smoothing import smooth_max
+from trn_jax.timing.steps import WAITS
 
 NEVER = -1e12  # earlier than anything: what has not happened in the iteration that a token marks; any such number gives the same
 
@@ -45,7 +47,7 @@ def run(plan: Plan, hard: bool, table: Table, smoothing: Any) -> Any:
         smoothing: Scalar; without effect if `hard`.
 
     Returns:
-        [outputs, 2, max(1, tokens), lots]: end and first visible, in seconds, as seen from each token.
+        [outputs, 2, tokens, lots]: end and first visible, in seconds, as seen from each token.
 
     Gradient: exact (reverse mode, any order). Soft maxima of one row have a total width of smoothing times its occupancy.
     """
@@ -65,28 +67,27 @@ def _forward(plan: Plan, hard: bool, table: Table, smoothing: Any) -> Any:
 
 def _start(plan: Plan, table: Table) -> Any:
     """Slots before the first step: the origin of time at 0; or, seen from each token, that token at 0 and all else never."""
-    tokens = max(1, plan.tokens)
-    start = np.zeros((plan.slots, 2, tokens, 1))
-    if plan.tokens:
-        start[...] = NEVER
-        start[1 + np.arange(tokens), :, np.arange(tokens)] = 0.0
+    start = np.full((plan.slots, 2, plan.tokens, 1), NEVER if plan.marks else 0.0)
+    for mark in plan.marks:
+        start[mark] = 0.0
     with precision(table.gap.dtype):
-        return jnp.broadcast_to(jnp.asarray(start, table.gap.dtype), (plan.slots, 2, tokens, table.gap.shape[-1]))
+        return jnp.broadcast_to(jnp.asarray(start, table.gap.dtype), (*start.shape[:-1], table.gap.shape[-1]))
 
 
 def _steps(plan: Plan) -> dict[str, np.ndarray]:
     """What a step reads, entry by entry."""
     names = ("cost", "scale", "previous", "waits", "writes", "held", "share", "real", "full", "ordered", "in_turn")
-    return {name: np.asarray(getattr(plan, name), np.float32 if name == "share" else np.int32) for name in names}
+    return {name: getattr(plan, name) for name in names}
 
 
 def _read(plan: Plan, hard: bool, x: Any, slots: Any, table: Table) -> tuple[Any, ...]:
     """Operands of a step: ends and first pieces it waits for, end of the row before, cost and scale in seconds."""
     waits = [_at(slots, x["waits"][k]) for k in range(WAITS)]
     previous = _at(slots, x["previous"])[0]
-    occupancy, gap, first = (_at(seconds, x["cost"])[None] for seconds in table)
+    occupancy, gap, first = (_at(seconds, x["cost"])[None] for seconds in table[:3])
+    whole = jnp.maximum(_at(table.whole, x["scale"]), x["full"].astype(gap.dtype))
     scale = None if hard else _at(table.occupancy, x["scale"])[None]
-    return [end for end, _ in waits], [visible for _, visible in waits], previous, occupancy, gap, first, scale
+    return [end for end, _ in waits], [visible for _, visible in waits], previous, occupancy, gap, first, scale, whole
 
 
 def _at(array: Any, index: Any) -> Any:
@@ -95,14 +96,13 @@ def _at(array: Any, index: Any) -> Any:
 
 def _local(plan: Plan, hard: bool, x: Any, operands: tuple[Any, ...], smoothing: Any) -> tuple[Any, Any]:
     """One step: end and first visible, each [tokens, lots]."""
-    ends, visibles, previous, occupancy, gap, first, scale = operands
-    flags = {name: x[name].astype(gap.dtype) for name in ("share", "real", "full", "ordered", "in_turn")}
+    ends, visibles, previous, occupancy, gap, first, scale, whole = operands
+    flags = {name: x[name].astype(gap.dtype) for name in ("share", "real", "ordered", "in_turn")}
 
     def latest(a: Any, b: Any, flag: Any) -> Any:
         return jnp.maximum(a, b) if hard else smooth_max(a, b, smoothing * flags["share"] * scale * flag)
 
-    if plan.full.any():
-        visibles = [v + flags["full"][k] * (e - v) for k, (e, v) in enumerate(zip(ends, visibles, strict=True))]
+    visibles = [jnp.where(whole > 0, e, v) for e, v in zip(ends, visibles, strict=True)]
     if plan.in_turn.any():
         previous = previous + flags["in_turn"] * gap
     ready, ended = visibles[0], ends[0]
@@ -142,12 +142,12 @@ def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Any,
         adjoint, primal, before = x
         operands = _read(kept, hard, primal, history, table)
         _, pull = jax.vjp(lambda operands, s: _local(kept, hard, primal, operands, s), operands, smoothing)
-        (ends, visibles, previous_bar, *cost_bar, scale_bar), local_bar = pull((bar[0], bar[1]))
+        (ends, visibles, previous_bar, *cost_bar, scale_bar, _), local_bar = pull((bar[0], bar[1]))
         for k in range(WAITS):
             slots = add(slots, adjoint["waits"][k], jnp.stack([ends[k], visibles[k]]), adjoint["held"][k])
         slots = add(slots, adjoint["previous"], jnp.stack([previous_bar, jnp.zeros_like(previous_bar)]), adjoint["held"][WAITS])
         return (slots, result_bar(slots, before), smoothing_bar + local_bar), (
-            Table(*(bar[0] for bar in cost_bar)),
+            tuple(bar[0] for bar in cost_bar),
             None if hard else scale_bar[0],
         )
 
@@ -159,7 +159,8 @@ def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Any,
     last = {name: before[name][0] for name in before}  # are only ever updated in place
     carry = (slots, result_bar(slots, last), jnp.zeros_like(smoothing))
     (_, _, smoothing_bar), (cost_bars, scale_bars) = lax.scan(step, carry, (steps, _steps(kept), before), reverse=True)
-    table_bar = Table(*(jnp.zeros_like(seconds).at[kept.cost].add(bars) for seconds, bars in zip(table, cost_bars, strict=True)))
+    seconds = (jnp.zeros_like(table.gap).at[kept.cost].add(bars) for bars in cost_bars)
+    table_bar = Table(*seconds, whole=jnp.zeros_like(table.whole))
     if not hard:
         table_bar = table_bar._replace(occupancy=table_bar.occupancy.at[kept.scale].add(scale_bars))
     return table_bar, smoothing_bar

@@ -173,7 +173,7 @@ def _ends(structure: Structure, mode: str, table: Table, hard: bool, smoothing: 
     ends: Any = run(plan, hard, table, smoothing)
     ends = ends[:, 0, 0]
     rows = np.zeros(len(structure.engines), int)
-    rows[list(plan.row_steps)] = np.arange(len(plan.row_steps))
+    rows[list(plan.rows)] = np.arange(len(plan.rows))
     return ends[rows]
 
 
