@@ -1,0 +1,1 @@
+"""Design: sweeps over chips and the search for better ones by gradient."""

@@ -1,0 +1,1 @@
+"""Reports: where the time goes, as a record, a table, a picture and a trace file."""

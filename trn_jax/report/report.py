@@ -1,0 +1,147 @@
+"""The Report that `estimate` returns: numbers to compute with, a table to print, a picture, a trace file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trn_jax.chips.schema import Chip
+from trn_jax.timing.program import Program
+from trn_jax.timing.schedule import Schedule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTime:
+    """What one engine does.
+
+    Attributes:
+        busy_s: Seconds it is occupied, all iterations of loops counted.
+        utilisation: busy_s over the latency.
+        instructions: Records it executes in that time; rows whose data are still in SBUF do not count.
+    """
+
+    busy_s: float
+    utilisation: float
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """All rows of one instruction, source line and scope.
+
+    Attributes:
+        engine: Where it runs.
+        label: Instruction and JAX operations.
+        source: User's line.
+        scope: jax.named_scope path.
+        seconds: Its latencies, one after the other.
+        share: Of the serial time.
+    """
+
+    engine: str
+    label: str
+    source: str
+    scope: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class Report:
+    """Where the time of a program goes on one core of a chip.
+
+    Attributes:
+        latency_s: What `trn_jax.latency` says at this overlap.
+        bound_s: Nothing runs faster: datasheet rates, compulsory bytes.
+        serial_s: With one instruction after the other (overlap 0), as today's compiled graphs run.
+        concurrent_s: With all engines side by side (overlap 1), as the hardware promises.
+        warmup_s: What the Tensor Engine's warm-up can add to latency_s; 0 if `throttle` is off or the chip has none.
+        engines: "tensor", "vector", "scalar", "gpsimd", "dma", "collective" to busy_s, utilisation and instructions.
+        without_s: For each engine, the latency if that engine took no time.
+        flops: Floating point operations of the matrix products.
+        mfu: flops over 2 rows cols clock times latency: against the array's bf16 peak.
+        hbm_bytes: Bytes that cross HBM at this size of SBUF.
+        hbm_bytes_compulsory: Those that do however large SBUF is.
+        arithmetic_intensity_flop_per_byte: flops over hbm_bytes.
+        top: Operations by source line, longest first.
+        overlap: As given.
+        program: What was timed.
+        chip: On what.
+        schedule: Start, end, occupancy and latency of every row.
+        moved_bytes: [rows] bytes each row moves over HBM every time it runs.
+    """
+
+    latency_s: float
+    bound_s: float
+    serial_s: float
+    concurrent_s: float
+    warmup_s: float
+    engines: Mapping[str, EngineTime]
+    without_s: Mapping[str, float]
+    flops: float
+    mfu: float
+    hbm_bytes: float
+    hbm_bytes_compulsory: float
+    arithmetic_intensity_flop_per_byte: float
+    top: tuple[Operation, ...]
+    overlap: Any
+    program: Program = field(repr=False)
+    chip: Chip = field(repr=False)
+    schedule: Schedule = field(repr=False)
+    moved_bytes: np.ndarray = field(repr=False)
+
+    @property
+    def bottleneck(self) -> str:
+        """The engine whose time matters most: without it the latency would be shortest; the busiest one at a tie."""
+        return min(self.engines, key=lambda engine: (self.without_s[engine], -self.engines[engine].busy_s))
+
+    @property
+    def bottleneck_text(self) -> str:
+        """The bottleneck in words, with what would be left of the latency if it took no time."""
+        from trn_jax.report.table import bottleneck_text
+
+        return bottleneck_text(self)
+
+    def to_table(self, top: int = 5) -> str:
+        """The report as text: totals, engines, memory, bottleneck and the `top` longest operations."""
+        from trn_jax.report.table import report_text
+
+        return report_text(self, top)
+
+    def timeline(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draws what each engine does when; needs matplotlib (`pip install 'trn_jax[plots]'`).
+
+        Args:
+            path: PNG (or PDF, SVG) to write as well.
+
+        Returns:
+            The figure, which a notebook shows.
+
+        Raises:
+            UnsupportedError: matplotlib is not installed.
+        """
+        from trn_jax.report.timeline import draw_timeline
+
+        return draw_timeline(self, path)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the schedule as a trace file for https://ui.perfetto.dev or chrome://tracing; returns the path."""
+        from trn_jax.report.trace import save_trace
+
+        return save_trace(self, path)
+
+    def __repr__(self) -> str:
+        return self.to_table()
+
+    def _repr_html_(self) -> str:
+        from trn_jax.report.table import report_html
+
+        return report_html(self)

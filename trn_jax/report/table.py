@@ -1,0 +1,104 @@
+"""A Report as text and as HTML."""
+
+from __future__ import annotations
+
+import html
+import os
+from typing import TYPE_CHECKING
+
+from trn_jax.report.text import aligned, html_table, quantity, share
+from trn_jax.timing.overlap import KERNEL
+
+if TYPE_CHECKING:
+    from trn_jax.report.report import Report
+
+_NAMES = {
+    "tensor": "the Tensor Engine",
+    "vector": "the Vector Engine",
+    "scalar": "the Scalar Engine",
+    "gpsimd": "the GpSimd Engine",
+    "dma": "data movement (DMA and HBM)",
+    "collective": "collectives",
+}
+_ALIGN = "<>>>"
+_TOP_ALIGN = "><<<"
+_SOURCE_WIDTH = 60
+
+
+def report_text(report: Report, top: int) -> str:
+    """The report for a terminal."""
+    lines = [*_head_lines(report), *aligned(_engine_rows(report), _ALIGN), *_memory_lines(report), f"limited by {bottleneck_text(report)}"]
+    if top > 0:
+        lines += ["longest operations, by share of the serial time", *aligned(_top_rows(report, top), _TOP_ALIGN)]
+    return "\n".join(lines)
+
+
+def report_html(report: Report, top: int = 8) -> str:
+    """The report for a notebook."""
+    head = ["share", "instruction", "source", "scope"]
+    parts = [
+        "<br>".join(html.escape(line) for line in _head_lines(report)),
+        html_table(_engine_rows(report), _ALIGN),
+        "<br>".join(html.escape(line) for line in [*_memory_lines(report), f"limited by {bottleneck_text(report)}"]),
+        html_table([head, *_top_rows(report, top)], _TOP_ALIGN),
+    ]
+    return "".join(f"<div>{part}</div>" for part in parts)
+
+
+def bottleneck_text(report: Report) -> str:
+    """The engine that limits, how busy it is, and what its absence would give."""
+    engine, left_s = report.bottleneck, report.without_s[report.bottleneck]
+    faster = f"{report.latency_s / left_s:.3g} times faster" if left_s > 0 else "nothing else takes time"
+    return (
+        f"{_NAMES[engine]}, busy {share(report.engines[engine].utilisation)} of the time; "
+        f"if it took no time: {quantity(left_s, 's')}, {faster}"
+    )
+
+
+def _head_lines(report: Report) -> list[str]:
+    overlap = KERNEL if report.overlap is None else report.overlap
+    program, chip = report.program, report.chip
+    lines = [
+        f"{quantity(report.latency_s, 's')} on one core of {chip.name}, overlap {overlap}: {program!r}",
+        f"  {quantity(report.concurrent_s, 's')} with all engines side by side, {quantity(report.serial_s, 's')} one after the other, "
+        f"{quantity(report.bound_s, 's')} at the very least",
+    ]
+    if report.warmup_s:
+        lines.append(f"  not counted: up to {quantity(report.warmup_s, 's')} more while the Tensor Engine warms up after idling")
+    return lines
+
+
+def _engine_rows(report: Report) -> list[list[str]]:
+    rows = [["engine", "busy", "of the time", "instructions"]]
+    for name, engine in report.engines.items():
+        if engine.instructions:
+            rows.append([name, quantity(engine.busy_s, "s"), share(engine.utilisation), f"{engine.instructions:,}"])
+    return rows
+
+
+def _memory_lines(report: Report) -> list[str]:
+    moved = f"HBM traffic {quantity(report.hbm_bytes, 'B')} ({quantity(report.hbm_bytes_compulsory, 'B')} compulsory)"
+    if not report.flops:
+        return [f"{moved}; no matrix products"]
+    return [
+        f"{moved}; {quantity(report.flops, 'FLOP')} of matrix products, "
+        f"{quantity(report.arithmetic_intensity_flop_per_byte, 'FLOP/B')}; MFU {share(report.mfu)}"
+    ]
+
+
+def _top_rows(report: Report, top: int) -> list[list[str]]:
+    return [[share(op.share), op.label, _short_source(op.source), _one_of(op.scope)] for op in report.top[:top]]
+
+
+def _short_source(source: str) -> str:
+    """The first of the lines, without its directory."""
+    first = _one_of(source)
+    place, _, function = first.partition(" ")
+    text = f"{os.path.basename(place)} {function}".strip()
+    return text if len(text) <= _SOURCE_WIDTH else f"{text[: _SOURCE_WIDTH - 3]}..."
+
+
+def _one_of(joined: str) -> str:
+    """The first of several lines or scopes of a fused row, and how many more there are."""
+    first, *others = joined.split("; ")
+    return f"{first} +{len(others)}" if others else first
