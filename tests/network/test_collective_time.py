@@ -50,6 +50,11 @@ def test_ring_and_mesh_send_the_same_bytes_so_only_shares_of_the_link_tell_them_
     assert ring_s / mesh_s == pytest.approx(36.2 / 136.8, rel=1e-12)
 
 
+def test_mesh_constants_are_those_of_trainium1():
+    chip = load_chip("trainium1")
+    assert collective_time("all_reduce", 0, 32, chip, "mesh") == pytest.approx(0.30e-6 + 5 * 1.79e-6, rel=1e-9)
+
+
 def test_a_permute_is_one_message_and_hops_lengthen_it():
     chip = chip_with(bandwidth_bytes_per_s=50e9, latency_s=1e-6)
     assert collective_time("permute", 50_000, 8, chip) == pytest.approx(2e-6, rel=1e-12)

@@ -39,10 +39,35 @@ def test_halves_agree_with_shard_map_and_keep_its_types(on_ranks):
     assert (got == on_ranks(lambda v: ring_all_reduce(v, "r", "bf16"), x)).all()
 
 
+def test_values_that_are_equal_on_all_ranks_are_accepted(on_ranks):
+    got = on_ranks(lambda v: ring_all_gather(jnp.arange(2.0), "r") + ring_reduce_scatter(jnp.ones(18), "r"), np.zeros((3, 0), np.float32))
+    assert got.tolist() == [[3, 4, 3, 4, 3, 4]] * 3
+
+
 def test_scattered_sums_are_not_rounded_for_the_wire():
     x = np.full((2, 2), 1 + 2.0**-7, np.float32)
     x[1] = 2.0**-9
     assert (over_ranks(lambda v: ring_reduce_scatter(v, "r", "bf16"), x) == 1 + 2.0**-7 + 2.0**-9).all()
+
+
+def test_sums_outside_the_range_of_the_wire_do_not_travel():
+    x = np.full((3, 3), 40000, np.float32)  # fp16 holds 40000 but not 80000, where bf16 has steps of 512
+    assert (over_ranks(lambda v: ring_reduce_scatter(v, "r", "fp16", "bf16"), x) == 119808).all()
+
+
+def test_parts_are_added_in_the_reduce_format():
+    x = np.ones((8, 8), np.float32)
+    x[0] = 256
+    got = over_ranks(lambda v: ring_reduce_scatter(v, "r", "fp8_e5m2", "bf16"), x)
+    assert got.reshape(-1).tolist() == [264, 264, 260, 260, 260, 260, 256, 256]
+
+
+def test_stochastic_rounding_differs_between_ranks_and_elements():
+    x = np.full((4, 4 * 32), 1 + 2.0**-8, np.float32)  # half way: each part sent becomes 1 or 1 + 2^-7
+    sums = over_ranks(lambda v: ring_reduce_scatter(v, "r", "bf16", rounding="stochastic", seed=5), x)
+    ups = (sums - 4 - 2.0**-8) * 2**7  # of the three parts received
+    assert set(ups.reshape(-1).tolist()) == {0, 1, 2, 3}
+    assert len({row.tobytes() for row in ups}) == 4
 
 
 def test_integers_pass_unrounded():
