@@ -35,7 +35,7 @@ def _row(op: Op) -> tuple[int, int]:
     return next((size for size in reversed(value.shape) if size > 1), 1), max(1, value.size_bytes // max(1, value.size))
 
 
-@register_rule("concatenate", "pad", "rev", "tile", "dynamic_slice")
+@register_rule("concatenate", "stack", "pad", "rev", "tile", "dynamic_slice")
 def _dma_copy(op: Op, numerics: Numerics) -> Instruction:
     return _copy(op, numerics, "dma_copy", sum(value.size_bytes for value in op.outputs), *_row(op))
 
