@@ -37,9 +37,8 @@ def test_long_scan_is_one_iteration_and_its_count():
     assert rows[loop.end]["repeats"] == 1
     assert program.table["trips"][loop.end] == 20
     assert {row["repeats"] for row in rows[loop.begin : loop.end]} == {20}
-    ((readers, maker),) = loop.carried
-    assert [rows[reader]["kind"] for reader in readers] == ["nc_matmul"]
-    assert rows[maker]["label"] == "activation tanh"
+    labels = [([rows[reader]["kind"] for reader in readers], rows[maker]["label"]) for readers, maker in loop.carried]
+    assert labels == [(["nc_matmul"], "activation tanh"), (["tensor_tensor"], "dma_copy load")]  # the next slice is loaded ahead
 
 
 def test_what_reads_a_loop_waits_for_its_closing_row():
@@ -74,8 +73,9 @@ def test_nested_loops_multiply():
     assert program.flops == 120 * 2 * 8 * 32 * 32
     inner, outer = program.structure.loops
     assert outer.begin <= inner.begin < inner.end < outer.end
-    (_, maker), ((_, last),) = inner.carried[0], outer.carried
-    assert inner.begin < maker < inner.end < last < outer.end
+    ((readers, maker),), ((first, last),) = inner.carried, outer.carried
+    assert inner.begin <= readers[0] < maker < inner.end < last < outer.end
+    assert first == readers  # what the inner loop starts from is what the outer one carries
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -115,14 +115,14 @@ def test_scan_without_iterations_hands_its_carry_through():
 
 
 def training(w, xs):
-    def loss(w):
-        return (jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), xs, None, length=12)[0] ** 2).sum()
+    def loss(w, xs):
+        return (jax.lax.scan(lambda x, _: (jnp.sin(x @ w), None), xs, None, length=12)[0] ** 2).sum()
 
-    return jax.grad(loss)(w)
+    return jax.grad(loss, argnums=(0, 1))(w, xs)
 
 
 PROGRAMS = {
-    "recurrent": (rnn, rnn_shapes(12, batch=256, width=512)),
+    "recurrent": (lambda *args: rnn(*args)[1], rnn_shapes(12, batch=256, width=512)),
     "layers": (lambda x, ws: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0], (shape(512, 1024), shape(10, 1024, 1024))),
     "training": (training, (shape(1024, 1024), shape(1024, 1024))),
 }
@@ -135,7 +135,7 @@ def test_a_loop_moves_about_the_bytes_of_its_unrolled_iterations(name, monkeypat
     assert len(rolled.structure.loops) > len(flat.structure.loops) == 0
     assert rolled.compulsory_bytes == flat.compulsory_bytes
     for sbuf_bytes in (2 * MIB, 8 * MIB, 24 * MIB, 64 * MIB, 1024 * MIB):
-        np.testing.assert_allclose(hbm_bytes(rolled, sbuf_bytes), hbm_bytes(flat, sbuf_bytes), rtol=0.15)
+        np.testing.assert_allclose(hbm_bytes(rolled, sbuf_bytes), hbm_bytes(flat, sbuf_bytes), rtol=0.2)
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_a_loop_takes_about_the_time_of_its_unrolled_iterations(name, overlap, m
     f, args = PROGRAMS[name]
     chip = load_chip("trainium2")
     rolled, flat = (latency(p, chip, overlap=overlap) for p in (trace(f, *args), unrolled(monkeypatch, f, *args)))
-    np.testing.assert_allclose(rolled, flat, rtol=0.05)
+    np.testing.assert_allclose(rolled, flat, rtol=0.1)
 
 
 def collatz(x):

@@ -189,9 +189,9 @@ def test_a_fresh_process_and_other_devices_give_the_same_program():
 
 def test_short_repr_and_a_table_of_what_runs_where():
     program = trace(rnn, *rnn_shapes(20))
-    assert repr(program) == "Program(7 instructions: dma 4, tensor 1, vector 1, scalar 1; 1 loops)"
+    assert repr(program) == "Program(8 instructions: dma 5, tensor 1, vector 1, scalar 1; 1 loops)"
     table = program.to_table()
-    assert len(table) == len(program) == 8
+    assert len(table) == len(program) == 9
     product = next(row for row in table if row["kind"] == "nc_matmul")
     assert (product["repeats"], product["m"], product["k"], product["n"]) == (20, 8, 64, 64)
     assert "traced_programs.py" in product["source"]

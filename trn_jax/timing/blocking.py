@@ -17,7 +17,7 @@ from trn_jax.graph.instruction import Work
 from trn_jax.units import MIB
 
 BLOCK_SHARE = 0.28  # of SBUF in one block. Basis: measured (published kernels keep 22 to 33 %)
-KNOTS_BYTES = (1 * MIB, 8 * MIB, 24 * MIB, 32 * MIB, 128 * MIB)  # SBUF sizes where the pieces meet
+KNOTS_BYTES = (4 * MIB, 12 * MIB, 24 * MIB, 32 * MIB, 128 * MIB)  # SBUF sizes where the pieces meet
 ACCUMULATOR_BYTES = 4
 
 

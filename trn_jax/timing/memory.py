@@ -19,7 +19,7 @@ from trn_jax.timing.residency import rooms
 from trn_jax.timing.stream import Block, Items, Step, Stream, walk
 from trn_jax.units import KIB, MIB
 
-SMALLEST_SBUF_BYTES = MIB
+SMALLEST_SBUF_BYTES = 4 * MIB  # SBUF below this counts as this: moves that any larger SBUF spares are left out of the table
 TINY_BYTES = 32 * KIB  # never evicted; loaded and stored together with other tiny data
 TINY_GROUP_BYTES = 256 * KIB
 
@@ -138,7 +138,7 @@ class _Planner:
                 self.plan_reloads(item.items, level.inside[position], item)
         before, after, base = _slots(items, level)
         touches, made = self.touches(items)
-        spans = self.spans(items, touches, made, loop, before, after, len(base))
+        spans = self.spans(touches, made, loop, before, after, len(base))
         if loop is None:
             copies = [0]
         else:  # an iteration in the middle of a long loop: its neighbours' data are there too
@@ -201,7 +201,6 @@ class _Planner:
 
     def spans(
         self,
-        items: Items,
         uses: dict[int, list[_Touch]],
         made: dict[int, int],
         loop: Block | None,
@@ -209,14 +208,15 @@ class _Planner:
         after: list[int],
         slots: int,
     ) -> list[_Span]:
-        """All intervals in which data wait for their next use."""
+        """All intervals in which data wait for their next use.
+
+        A stack that a loop makes waits from its end, and a scanned array to its beginning: meanwhile it grows or shrinks.
+        """
         spans: list[_Span] = []
         insides = {carry.inside for carry in loop.carries} if loop else set()
 
         def add(datum: int, start: int, touch: _Touch, makers: tuple[int, ...], wraps: bool = False) -> None:
-            item, stop = items[touch.position], before[touch.position] + 1
-            if isinstance(item, Block) and any(datum in cut.whole for cut in item.sliced):
-                stop += 1  # a scanned array is needed to the end of the loop
+            stop = before[touch.position] + 1
             if start < stop or wraps:  # else both uses belong to one pass over tiles
                 spans.append(_Span(datum, start, stop + slots * wraps, touch.position, touch.peeks, wraps, makers))
 
@@ -227,9 +227,7 @@ class _Planner:
             place, origin = self.data[datum].place, self.stream.origin(datum)
             makers = () if place in ("hbm", "slice") else (datum,)
             if origin in made and place == "sbuf":
-                item = items[made[origin]]
-                stacked = isinstance(item, Block) and any(stack.whole == origin for stack in item.stacked)
-                add(datum, after[made[origin]] - stacked, touched[0], makers)
+                add(datum, after[made[origin]], touched[0], makers)
             elif loop is not None and place != "slice" and origin not in insides:
                 add(datum, after[touched[-1].position], touched[0], makers, wraps=True)
             elif datum in self.covered:  # a slice of an array loaded before, or the whole of loaded slices

@@ -1,7 +1,8 @@
 """Stream and traffic to rows: every step becomes a row, with the DMA rows it needs before and after it.
 
 DMA queues are in order, so a store that waits for its data would hold up the loads behind it. Therefore each load goes out one
-loading step ahead (double buffering), and each store some steps after its data are made.
+loading step ahead (double buffering), in loops also from one iteration to the next, and each store some steps after its data are
+made.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class _Writer:
         self.changed: list[int] = []  # data whose readiness changed, to be looked at again when a loop closes
         self.late_stores: list[int] = []
         self.step = 0
+        self.ahead: dict[int, tuple[int, ...]] = {}  # what an iteration loads for the next one
         self.pending: dict[int, _Store] = {}  # stores not yet written, oldest first
         self.regions: dict[int, list[int]] = {}
         for region in stream.regions:
@@ -100,11 +102,14 @@ class _Writer:
     def write_items(self, items: Items, level: Level, loop: Block | None, scanned: dict[int, float] | None = None) -> None:
         """Rows of the program or of one iteration; `scanned` has the room of the arrays that the loop takes slices of."""
         loading = sorted(level.loads)
-        issued = 0
+        issued = 0 if loop is None else 1  # the first loads of an iteration go out in the iteration before
         stacked = {self.stream.origin(datum): stack.whole for stack in loop.stacked for datum in stack.part} if loop else {}
         for position, item in enumerate(items):
             while issued < len(loading) and (issued == 0 or loading[issued - 1] <= position):
-                self.write_loads(items[loading[issued]], level.loads[loading[issued]], loop, scanned or {})
+                self.set_all_ready(self.write_loads(items[loading[issued]], level.loads[loading[issued]], loop, scanned or {}))
+                issued += 1
+            if loop is not None and issued == len(loading) and loading[-1] <= position:
+                self.ahead = self.write_loads(items[loading[0]], level.loads[loading[0]], loop, scanned or {}, ahead=True)
                 issued += 1
             self.write_reloads(item, position, level, loop)
             self.step += 1
@@ -115,30 +120,37 @@ class _Writer:
             else:
                 self.write_step(item, level.reloads.get(position, {}), stacked, loop)
 
-    def write_loads(self, item: Step | Block, data: dict[int, float], loop: Block | None, scanned: dict[int, float]) -> None:
-        """Compulsory loads of one item in one row; slices of an array that may still be in SBUF in rows of their own."""
+    def write_loads(
+        self, item: Step | Block, data: dict[int, float], loop: Block | None, scanned: dict[int, float], ahead: bool = False
+    ) -> dict[int, tuple[int, ...]]:
+        """Compulsory loads of one item in one row; slices of an array that may still be in SBUF in rows of their own.
+
+        Loads for the next iteration (`ahead`) happen one time less than there are iterations. Returns the rows to wait for.
+        """
         source, scope = _where(item)
+        factor = (loop.trips - 1) / loop.trips if loop is not None and ahead else 1.0
+        rows: dict[int, tuple[int, ...]] = {}
         whole = {cut.part: cut.whole for cut in loop.sliced} if loop else {}
         together: dict[int, float] = {}
         for datum, new_bytes in data.items():
             wholes = whole.get(self.stream.origin(datum), ())
             room = max((scanned.get(d, 0.0) for d in wholes), default=np.inf)
             if np.isinf(room):
-                together[datum] = new_bytes
+                together[datum] = new_bytes * factor
             elif room <= SMALLEST_SBUF_BYTES:
-                self.set_ready(datum, self.waits(wholes))
+                rows[datum] = self.waits(wholes)
             else:
                 waits = [row for d in wholes for row in self.saved_waits(d)]
                 share = 1.0 if loop is None else 1.0 / loop.trips
-                row = self.dma("reload", new_bytes, self.data[datum].row_bytes, waits, source, scope, room, share)
-                self.set_ready(datum, (row,))
+                size_bytes, row_bytes = new_bytes * factor, self.data[datum].row_bytes
+                rows[datum] = (self.dma("reload", size_bytes, row_bytes, waits, source, scope, room, share),)
         if together:
             size_bytes = sum(together.values())
             pieces = sum(new_bytes / self.data[datum].row_bytes for datum, new_bytes in together.items())
-            waits = [row for datum in together for row in self.waits([datum])]
+            waits = [row for datum in together for d in whole.get(self.stream.origin(datum), ()) for row in self.waits([d])]
             row = self.dma("load", size_bytes, min(LONGEST_ROW_BYTES, size_bytes / max(pieces, 1.0)), waits, source, scope)
-            for datum in together:
-                self.set_ready(datum, (row,))
+            rows.update(dict.fromkeys(together, (row,)))
+        return rows
 
     def write_reloads(self, item: Step | Block, position: int, level: Level, loop: Block | None) -> None:
         """Data that may have left SBUF since their last use."""
@@ -217,9 +229,11 @@ class _Writer:
     def write_pending(self, datum: int) -> None:
         """A store whose time has come."""
         store = self.pending.pop(datum)
-        self.saved[datum] = self.dma(
+        row = self.dma(
             store.function, store.size_bytes, store.row_bytes, store.waits, store.source, store.scope, store.reuse_bytes, store.slope
         )
+        self.note_read(datum, row)
+        self.saved[datum] = row
 
     def saved_waits(self, datum: int) -> tuple[int, ...]:
         """Rows after which data can be loaded from where they were stored."""
@@ -229,19 +243,28 @@ class _Writer:
 
     def write_block(self, block: Block, level: Level, scanned: dict[int, float]) -> None:
         self.write_all_pending()
-        begin, first_changed = len(self.rows), len(self.changed)
-        before = dict(self.ready)
+        before, first_changed = dict(self.ready), len(self.changed)
+        if level.loads:
+            first = min(level.loads)
+            self.set_all_ready(self.write_loads(block.items[first], level.loads[first], block, scanned))
+        begin = len(self.rows)
         for carry in block.carries:
             self.set_ready(carry.inside, self.waits(carry.before))
-        for cut in block.sliced:
-            self.set_ready(cut.part, tuple(row for datum in cut.whole if self.data[datum].place == "hbm" for row in self.waits([datum])))
-        self.write_items(block.items, level, block, scanned)
-        for stack in block.stacked:  # parts that no step of the iteration makes
+        for cut in block.sliced:  # for DMA that takes a slice from HBM itself
+            self.ready.setdefault(cut.part, self.waits(cut.whole))
+            self.changed.append(cut.part)
+        made = {datum for item in block.items for datum in (item.writes if isinstance(item, Step) else item.results)}
+        for stack in block.stacked:
             for datum in stack.part:
-                if self.made_by.get(self.stream.origin(datum), -1) < begin:
+                if self.stream.origin(datum) not in made:  # there from the beginning of the iteration
                     self.write_stacked(datum, stack.whole, self.waits([datum]), block, block.source, block.scope)
+        self.write_items(block.items, level, block, scanned)
         self.write_all_pending()
+        ahead, self.ahead = self.ahead, {}
         carried = tuple(self.carried(carry, begin) for carry in block.carries)
+        for row in sorted({row for rows in ahead.values() for row in rows if row >= begin}):
+            origins = {self.stream.origin(datum) for datum, rows in ahead.items() if row in rows}
+            carried += ((tuple(sorted({reader for origin in origins for reader in self.readers.get(origin, ())})), row),)
         makers = [row for _, row in carried if row >= 0]
         makers += [row for stack in block.stacked for row in self.waits(stack.part) if row >= begin]
         end = self.add(None, makers, f"loop {block.trips} times", block.source, block.scope, trips=float(block.trips))
@@ -310,6 +333,10 @@ class _Writer:
             found = self.ready.get(datum)
             rows.extend(self.ready.get(self.stream.origin(datum), ()) if found is None else found)
         return tuple(rows)
+
+    def set_all_ready(self, rows: dict[int, tuple[int, ...]]) -> None:
+        for datum, found in rows.items():
+            self.set_ready(datum, found)
 
     def set_ready(self, datum: int, rows: tuple[int, ...]) -> None:
         self.ready[datum] = rows
