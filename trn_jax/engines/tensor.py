@@ -163,7 +163,7 @@ def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
         the last column is `fill_cycles` at the full clock).
     """
     t = chip.tensor
-    passes = _passes(t, static)
+    passes = operand_passes(t, static)
     held_m = _cycles(work.m, work.k, work.n, t, passes, smoothing)
     held_n = _cycles(work.n, work.k, work.m, t, passes, smoothing)
     return _cost(work.batch * smooth_min(held_m, held_n, width(smoothing, jnp.minimum(held_m, held_n))), work, t)
@@ -179,7 +179,7 @@ def cost_transpose(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cos
     t = chip.tensor
     # An identity has as many columns as rows, so its tiles are as wide as the array is deep.
     cycles = sum(count * _stream(work.n, columns, t, smoothing) for count, columns in _pieces(work.m, t.rows, smoothing))
-    return _cost(work.batch * _passes(t, static) * cycles, work, t)
+    return _cost(work.batch * operand_passes(t, static) * cycles, work, t)
 
 
 def _cost(cycles: Any, work: Any, t: Tensor) -> Cost:
@@ -215,7 +215,7 @@ def _pieces(size: Any, piece: Any, smoothing: Any) -> list[tuple[Any, Any]]:
     return [(full + slope, piece), (count - slope - full, size - full * piece)]
 
 
-def _passes(t: Tensor, static: Static) -> Any:
+def operand_passes(t: Tensor, static: Static) -> Any:
     """Cycles per moving column for the widest operand; one without a format counts as fp32, or 16 bits wide when `static.narrow`."""
     unnamed = "bf16" if static.narrow else "fp32"
     formats = {fmt or unnamed for fmt in static.operand_formats or ("",)}

@@ -87,11 +87,12 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
 @partial(jax.jit, static_argnames=("hard", "dtype"))
 def total(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Any:
     """Seconds until the last row has ended."""
-    structure, table, trips, shape = _table(program, chip, smoothing, hard, dtype)
+    structure = program.structure
+    table, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
     result = jnp.zeros(table.gap.shape[-1], dtype)
     for mode, weight in weights.items():
         if mode == SERIAL:
-            result = result + weight * _serial(structure, table, trips)
+            result = result + weight * _serial(structure, table, repeats)
         else:
             filled, _ = add_intervals(structure, mode, table, trips, hard, smoothing)
             result = result + weight * _last(structure, mode, filled, hard, smoothing)
@@ -100,7 +101,8 @@ def total(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any],
 
 @partial(jax.jit, static_argnames=("hard", "dtype"))
 def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Schedule:
-    structure, table, trips, shape = _table(program, chip, smoothing, hard, dtype)
+    structure = program.structure
+    table, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
     latency_s, occupancy_s = (_by_row(structure, seconds) for seconds in (table.occupancy + table.gap, table.occupancy))
     serial, iterations = serial_rows(structure, latency_s, trips)
     end_s, total_s, intervals = jnp.zeros_like(serial), jnp.zeros_like(serial[:1].sum(0)), [jnp.zeros_like(s) for s in iterations]
@@ -112,7 +114,6 @@ def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, A
             ends, last = _ends(structure, mode, filled, hard, smoothing), _last(structure, mode, filled, hard, smoothing)
         end_s, total_s = end_s + weight * ends, total_s + weight * last
         intervals = [sum_s + weight * cycle for sum_s, cycle in zip(intervals, cycles, strict=True)]
-    repeats = _repeats(structure, trips)
     busy = {engine: [row for row, name in enumerate(structure.engines) if name == engine] for engine in ENGINES}
     result = Schedule(
         start_s=end_s - occupancy_s,
@@ -127,9 +128,13 @@ def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, A
     return jax.tree.map(lambda x: x.reshape(*x.shape[:-1], *shape), result)
 
 
-def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str) -> tuple[Structure, Table, Any, tuple[int, ...]]:
-    """Costs of all rows, trips, and the shape of the batch, whose chips and workloads become lots."""
-    structure = program.structure
+def lots_of(program: Program, chip: Chip, dtype: str) -> tuple[Chip, dict[str, Any], Any, tuple[int, ...]]:
+    """Makes chips and workloads the lots of one batch.
+
+    Returns:
+        The chip with leaves that are scalars or [1, lots], columns and repeats that are [rows, 1] or [rows, lots], and the shape of
+        the batch.
+    """
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(chip)] + [jnp.shape(column)[:-1] for column in program.table.values()]
     shape = jnp.broadcast_shapes(*shapes)
 
@@ -138,18 +143,25 @@ def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str)
 
     def rows_first(column: Any) -> Any:
         column = jnp.asarray(column, dtype)
-        flat = column if column.ndim == 1 else jnp.broadcast_to(column, (*shape, column.shape[-1])).reshape(-1, column.shape[-1])
-        return flat[:, None] if column.ndim == 1 else flat.T
+        return column[:, None] if column.ndim == 1 else jnp.broadcast_to(column, (*shape, column.shape[-1])).reshape(-1, column.shape[-1]).T
 
     columns = {name: rows_first(column) for name, column in program.table.items()}
-    table = price(structure, columns, jax.tree.map(lots, chip), 0.0 if hard else smoothing, dtype)
-    return structure, table, columns["trips"], shape
+    repeats = jnp.ones_like(columns["trips"])
+    for loop in program.structure.loops:
+        repeats = repeats.at[loop.begin : loop.end].multiply(columns["trips"][loop.end])
+    return jax.tree.map(lots, chip), columns, repeats, shape
 
 
-def _serial(structure: Structure, table: Table, trips: Any) -> Any:
+def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str) -> tuple[Table, Any, Any, tuple[int, ...]]:
+    """Costs of all rows, trips, repeats, and the shape of the batch."""
+    lots, columns, repeats, shape = lots_of(program, chip, dtype)
+    return price(program.structure, columns, lots, 0.0 if hard else smoothing, dtype), columns["trips"], repeats, shape
+
+
+def _serial(structure: Structure, table: Table, repeats: Any) -> Any:
     """All rows one after the other, [lots]."""
     order = np.argsort(positions(structure)[:-1])
-    return ((table.occupancy + table.gap)[:-1] * _repeats(structure, trips)[order]).sum(0)
+    return ((table.occupancy + table.gap)[:-1] * repeats[order]).sum(0)
 
 
 def _by_row(structure: Structure, seconds: Any) -> Any:
@@ -175,14 +187,6 @@ def _ends(structure: Structure, mode: str, table: Table, hard: bool, smoothing: 
     rows = np.zeros(len(structure.engines), int)
     rows[list(plan.rows)] = np.arange(len(plan.rows))
     return ends[rows]
-
-
-def _repeats(structure: Structure, trips: Any) -> Any:
-    """How often each row runs, [rows, 1] or [rows, lots]."""
-    repeats = jnp.ones_like(trips)
-    for loop in structure.loops:
-        repeats = repeats.at[loop.begin : loop.end].multiply(trips[loop.end])
-    return repeats
 
 
 def check_program(program: Any) -> None:
