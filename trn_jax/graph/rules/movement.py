@@ -12,7 +12,18 @@ from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules.registry import register_rule, register_views, streaming, writes
 
 register_views(
-    "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "split", "empty", "empty2", "split_p", "to_edtype", "from_edtype"
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "broadcast_in_dim",
+    "slice",
+    "split",
+    "unstack",
+    "empty",
+    "empty2",
+    "split_p",
+    "to_edtype",
+    "from_edtype",
 )
 
 
