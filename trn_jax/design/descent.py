@@ -45,6 +45,7 @@ def gradient(
 
 def chips_at(chip: Any, paths: tuple[str, ...], low: Any, high: Any, u: Any) -> Any:
     """The batch of chips at positions u."""
+    low, high = low[None], high[None]
     values = low * (high / low) ** u
     return chip.replace({path: values[:, index] for index, path in enumerate(paths)})
 

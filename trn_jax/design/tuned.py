@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trn_jax.chips.schema import Chip
-from trn_jax.report.text import aligned, quantity
+from trn_jax.report.text import aligned, quantity, times
 from trn_jax.units import format_quantity, unit_of
 
 
@@ -63,9 +63,9 @@ class Tuned:
             numbers = (float(self.start_chip.get(path)), value, *self.ranges[path])
             given, found, low, high = (format_quantity(number, unit) for number in numbers)
             rows.append([path, given, found, f"{low} to {high}"])
-        times = f"{quantity(self.start_latency_s, 's')} -> {quantity(self.latency_s, 's')}, {self.speedup:.3g} times faster"
+        latencies = f"{quantity(self.start_latency_s, 's')} -> {quantity(self.latency_s, 's')}, {times(self.speedup)} as fast"
         objective = f"objective {self.start_objective:.6g} -> {self.objective:.6g}"
-        return "\n".join([f"{times} ({objective})", *aligned(rows, "<>>>")])
+        return "\n".join([f"{latencies} ({objective})", *aligned(rows, "<>>>")])
 
     def __repr__(self) -> str:
         return self.to_table()

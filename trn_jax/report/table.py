@@ -6,7 +6,7 @@ import html
 import os
 from typing import TYPE_CHECKING
 
-from trn_jax.report.text import aligned, html_table, quantity, share
+from trn_jax.report.text import aligned, html_table, quantity, share, times
 from trn_jax.timing.overlap import KERNEL
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def report_html(report: Report, top: int = 8) -> str:
 def bottleneck_text(report: Report) -> str:
     """The engine that limits, how busy it is, and what its absence would give."""
     engine, left_s = report.bottleneck, report.without_s[report.bottleneck]
-    faster = f"{report.latency_s / left_s:.3g} times faster" if left_s > 0 else "nothing else takes time"
+    faster = f"{times(report.latency_s / left_s)} faster" if left_s > 0 else "nothing else takes time"
     return (
         f"{_NAMES[engine]}, busy {share(report.engines[engine].utilisation)} of the time; "
         f"if it took no time: {quantity(left_s, 's')}, {faster}"

@@ -31,6 +31,11 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def times(factor: float) -> str:
+    """A factor in words: `1.72 times`, `1,180 times`."""
+    return f"{factor:,.0f} times" if factor >= 100 else f"{factor:.3g} times"
+
+
 def aligned(rows: Sequence[Sequence[str]], align: str, indent: str = "  ") -> list[str]:
     """Rows of cells as lines of equal columns; `align` has one `<` or `>` per column."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(align))] if rows else []

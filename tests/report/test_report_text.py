@@ -1,0 +1,63 @@
+import pytest
+
+from trn_jax.report.estimate import estimate
+from trn_jax.report.text import aligned, html_table, quantity
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.0, "s", "0 s"),
+        (1.2345e-3, "s", "1.234 ms"),
+        (999.96e-6, "s", "1 ms"),
+        (2.5e-7, "s", "250 ns"),
+        (3600.0, "s", "3600 s"),
+        (25.165824e6, "B", "25.17 MB"),
+        (78.6432e12, "FLOP/s", "78.64 TFLOP/s"),
+        (0.25, "FLOP/B", "0.25 FLOP/B"),
+        (float("inf"), "s", "inf s"),
+        (float("nan"), "s", "nan s"),
+    ],
+)
+def test_quantities_have_the_prefix_a_reader_expects(value, unit, text):
+    assert quantity(value, unit) == text
+
+
+def test_columns_line_up():
+    assert aligned([["a", "1"], ["long", "22"]], "<>") == ["  a      1", "  long  22"]
+
+
+def test_html_is_escaped():
+    assert '<td style="text-align:left">f.&lt;locals&gt;</td>' in html_table([["name"], ["f.<locals>"]], "<")
+
+
+def test_the_table_names_totals_engines_memory_bottleneck_and_lines(layer, chip):
+    report = estimate(layer, chip)
+    lines = report.to_table(top=2).splitlines()
+    assert lines[0] == (
+        f"{quantity(report.latency_s, 's')} on one core of trainium2, overlap 0.8: "
+        "Program(6 instructions: dma 2, tensor 1, scalar 1, vector 1, collective 1)"
+    )
+    assert "side by side" in lines[1]
+    assert "one after the other" in lines[1]
+    assert [line.split()[0] for line in lines[3:9]] == ["engine", "tensor", "vector", "scalar", "dma", "collective"]
+    assert lines[9].startswith("HBM traffic 6 MB (6 MB compulsory); 1.074 GFLOP of matrix products, 179 FLOP/B; MFU ")
+    assert lines[10].startswith("limited by ")
+    assert lines[11] == "longest operations, by share of the serial time"
+    assert len(lines) == 14
+    assert lines[12].strip().endswith("hand.py:1 (f)")
+    assert max(map(len, lines)) <= 140
+    assert repr(report) == report.to_table()
+
+
+def test_a_program_without_products_has_no_mfu_line(idle, chip):
+    report = estimate(idle, chip)
+    assert report.mfu == 0
+    assert "no matrix products" in report.to_table()
+    assert [line.split()[0] for line in report.to_table().splitlines()[2:4]] == ["engine", "vector"]
+
+
+def test_a_notebook_gets_html(train_step, chip):
+    text = estimate(train_step, chip)._repr_html_()
+    assert text.count("<table>") == 2
+    assert "nc_matmul" in text
