@@ -1,21 +1,26 @@
 """trn_jax: a differentiable model of AWS Trainium in JAX.
 
-chip = trn_jax.load_chip("trainium2")
-trn_jax.emulate(f, chip)(x)                         # f with the chip's arithmetic
-trn_jax.latency(trn_jax.trace(f, x), chip)          # seconds on the chip
-jax.grad(trn_jax.latency, argnums=1)(program, chip) # sensitivities to every parameter of the chip
+    chip = trn_jax.load_chip("trainium2")
+    trn_jax.emulate(f, chip)(x)                            # f with the chip's arithmetic
+    program = trn_jax.trace(f, x)                          # f as instructions of one NeuronCore
+    trn_jax.latency(program, chip)                         # seconds on the chip
+    jax.grad(lambda c: trn_jax.latency(program, c))(chip)  # sensitivity to every parameter of the chip
 """
 
 from trn_jax import engines, network, numerics
 from trn_jax.cast_report import Cast, CastReport, cast_report
 from trn_jax.chips import Chip, leaf_paths, list_chips, load_chip
+from trn_jax.design.sweep import sweep
+from trn_jax.design.tune import tune
 from trn_jax.emulate import ConstantSeedWarning, emulate
 from trn_jax.errors import (
     ChipError,
     FormatError,
+    ModelError,
     NetworkError,
     NoRuleError,
     ProgramError,
+    ShapeError,
     TrainingError,
     TrnJaxError,
     UnsupportedError,
@@ -24,6 +29,13 @@ from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import AutoCast, Numerics
 from trn_jax.graph.rules import register_rule
 from trn_jax.numerics import round_to
+from trn_jax.report.estimate import estimate
+from trn_jax.report.report import Report
+from trn_jax.timing.bound import bound
+from trn_jax.timing.elasticity import elasticity
+from trn_jax.timing.latency import latency
+from trn_jax.timing.program import Program
+from trn_jax.timing.trace import trace
 
 __version__ = "0.1.0"
 
@@ -36,17 +48,25 @@ __all__ = [
     "ConstantSeedWarning",
     "FormatError",
     "Instruction",
+    "ModelError",
     "NetworkError",
     "NoRuleError",
     "Numerics",
+    "Program",
     "ProgramError",
+    "Report",
+    "ShapeError",
     "TrainingError",
     "TrnJaxError",
     "UnsupportedError",
     "Work",
+    "bound",
     "cast_report",
+    "elasticity",
     "emulate",
     "engines",
+    "estimate",
+    "latency",
     "leaf_paths",
     "list_chips",
     "load_chip",
@@ -54,4 +74,7 @@ __all__ = [
     "numerics",
     "register_rule",
     "round_to",
+    "sweep",
+    "trace",
+    "tune",
 ]

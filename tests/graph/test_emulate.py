@@ -273,6 +273,18 @@ def test_updates_far_below_half_an_ulp_survive_when_the_step_is_the_seed():
     assert run(lambda i: jnp.uint32(12345) + 0 * i) > 0.7
 
 
+def test_samplers_of_jax_random_stay_inside_their_interval_under_autocast_all():
+    draw = lambda: (jax.random.normal(jax.random.key(0), (20000,)), jax.random.uniform(jax.random.key(1), (20000,)))
+    normal, uniform = trn_jax.emulate(draw, TRN2, autocast=ALL_BF16, rounding="stochastic", seed=1)()
+    assert bits((normal, uniform)) == bits(draw())
+    assert jnp.isfinite(normal).all()
+
+
+def test_integer_products_stay_integers_at_every_fidelity():
+    a = jnp.arange(600, dtype=jnp.int32).reshape(2, 300)
+    assert bits(trn_jax.emulate(lambda a: a @ a.T, TRN2)(a)) == bits(a @ a.T)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

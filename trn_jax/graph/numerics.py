@@ -15,6 +15,14 @@ from trn_jax.errors import FormatError, did_you_mean
 from trn_jax.numerics import FORMATS, Overflow, Rounding, format_of
 
 SCOPES = ("none", "matmult", "all")
+# Functions of jax.random that turn random bits into a distribution. An auto-cast to a narrow format stops at their door: rounded
+# inside, a uniform draw reaches the ends of its interval, and the normal made of it is infinite.
+RANDOM_SAMPLERS = frozenset(
+    "_uniform _normal _normal_real _truncated_normal _gumbel _exponential _gamma _gamma_batched _laplace _logistic _bernoulli _beta "
+    "_cauchy _dirichlet _poisson _binomial _t _rayleigh _wald _weibull_min _maxwell _double_sided_maxwell _pareto _triangular "
+    "_multivariate_normal _chisquare _f _geometric _lognormal _generalized_normal _ball _orthogonal".split()
+)
+
 CHOICES = {
     "rounding": ("nearest", "stochastic"),
     "fidelity": ("fused", "tiled", "systolic"),
@@ -104,6 +112,10 @@ class Numerics:
                 "Cast before the matmul, or choose a chip that has the format."
             )
         return fmt
+
+    def inside(self, name: str | None) -> Numerics:
+        """The arithmetic inside a called function of this name: in a sampler of jax.random nothing is auto-cast."""
+        return replace(self, autocast=AutoCast()) if name in RANDOM_SAMPLERS else self
 
     def within(self, axis_sizes: Mapping[str, int]) -> Numerics:
         """The same arithmetic inside a shard_map over these axes."""

@@ -81,7 +81,7 @@ class Walker:
             case Op():
                 return self.op(node, inputs, key, internal)
             case Call():
-                return node.rebuild(self, inputs, key)
+                return node.rebuild(Walker(self.numerics.inside(node.params.get("name"))), inputs, key)
             case Scan():
                 return self.scan(node, inputs, key)
             case While():
@@ -111,12 +111,14 @@ class Walker:
     def changes_values(self, op: Op, instruction: Instruction) -> bool:
         """Whether an instruction gives other values than JAX binding the op would."""
         numerics = self.numerics
-        if not numerics.rounds:
-            return instruction.kind == "nc_matmul" and numerics.fidelity != "fused" and instruction.layout is not None
         if instruction.kind == "nc_matmul":
+            if not op.outputs[0].is_float:
+                return False
             tiled = numerics.fidelity != "fused" and instruction.layout is not None
+            if tiled or not numerics.rounds:
+                return tiled
             pairs = zip(instruction.operand_formats, op.inputs, strict=False)
-            return tiled or any(fmt and fmt != format_of(value.dtype) for fmt, value in pairs)
+            return any(fmt and fmt != format_of(value.dtype) for fmt, value in pairs)
         pairs = zip(instruction.write_formats, op.outputs, strict=True)
         return any(fmt and not (op.name in EXACT and fmt == format_of(value.dtype)) for fmt, value in pairs)
 
