@@ -50,7 +50,7 @@ def test_fp32_ring_follows_one_device_to_rounding(ranks, one_device):
     mesh = make_mesh(ranks, devices=jax.devices("cpu"))
     got = losses_of(data_parallel(jax.value_and_grad(loss), mesh, all_reduce=partial(ring_all_reduce, wire_format="fp32")))
     assert one_device[-1] < 0.8 * one_device[0]
-    assert np.abs(got / one_device - 1).max() < 64 * 2.0**-24  # fp32 steps of a sum in another order, over twenty updates
+    assert np.abs(got / one_device - 1).max() < 16 * 2.0**-24  # a sum in another order, over twenty updates
 
 
 @pytest.mark.parametrize("two_way", [False, True], ids=["one_way", "two_way"])

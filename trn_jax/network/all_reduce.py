@@ -98,9 +98,9 @@ def _sum(settings: Settings, flat: Array, seed: Any) -> Array:
 def _around(settings: Settings, codec: Codec, flat: Array, seed: Any) -> Array:
     """Once around the ring and once more: [size] summed over ranks."""
     columns = -(-flat.size // settings.ranks)
-    chunks_NC = jnp.pad(flat, (0, settings.ranks * columns - flat.size)).reshape(settings.ranks, columns)
-    lanes = settings.lanes(chunks_NC, axis=1)
-    done = [ring_steps.all_gather(ring_steps.reduce_scatter(lane_NC, ring, codec, seed), ring, codec, seed) for ring, lane_NC in lanes]
+    chunks_RC = jnp.pad(flat, (0, settings.ranks * columns - flat.size)).reshape(settings.ranks, columns)
+    lanes = settings.lanes(chunks_RC, axis=1)
+    done = [ring_steps.all_gather(ring_steps.reduce_scatter(lane_RC, ring, codec, seed), ring, codec, seed) for ring, lane_RC in lanes]
     return replicated(jnp.concatenate(done, axis=1).reshape(-1)[: flat.size].astype(flat.dtype), settings.axis_name)
 
 

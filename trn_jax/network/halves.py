@@ -108,7 +108,7 @@ def ring_all_gather(
 
 def _scatter_values(settings: Settings, codec: Codec, x: Array, seed: Any) -> Array:
     lanes = settings.lanes(x.reshape(settings.ranks, -1), axis=1)
-    pieces = [ring_steps.reduce_scatter(lane_NC, ring, codec, seed) for ring, lane_NC in lanes]
+    pieces = [ring_steps.reduce_scatter(lane_RC, ring, codec, seed) for ring, lane_RC in lanes]
     return jnp.concatenate(pieces).reshape(x.shape[0] // settings.ranks, *x.shape[1:]).astype(x.dtype)
 
 
