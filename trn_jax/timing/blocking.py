@@ -14,6 +14,7 @@ import math
 from typing import NamedTuple
 
 from trn_jax.graph.instruction import Work
+from trn_jax.timing.residency import Room
 from trn_jax.units import MIB
 
 BLOCK_SHARE = 0.28  # of SBUF in one block. Basis: measured (published kernels keep 22 to 33 %)
@@ -22,11 +23,10 @@ ACCUMULATOR_BYTES = 4
 
 
 class Piece(NamedTuple):
-    """min(bytes, slope max(0, reuse_bytes - SBUF)) bytes are read again."""
+    """Bytes that are read again where SBUF is smaller than `room`."""
 
     size_bytes: float
-    reuse_bytes: float
-    slope: float
+    room: Room
 
 
 def reread_bytes(work: Work, lhs_bytes: float, rhs_bytes: float, sbuf_bytes: float) -> float:
@@ -59,7 +59,7 @@ def reread_pieces(work: Work, lhs_bytes: float, rhs_bytes: float, resident_bytes
     values = [reread_bytes(work, lhs_bytes, rhs_bytes, knot) for knot in knots] + [0.0]
     knots.append(end)
     return [
-        Piece(drop, knots[i + 1], drop / (knots[i + 1] - knots[i]))
+        Piece(drop, Room(knots[i + 1], drop / (knots[i + 1] - knots[i])))
         for i in range(len(knots) - 1)
         if (drop := values[i] - values[i + 1]) > 0
     ]

@@ -1,7 +1,7 @@
 """The first memory model: which data move between HBM and SBUF, and how much SBUF would spare the move.
 
 Inputs are loaded at their first use and outputs stored, always. What steps of one group (see `groups`) hand to each other only
-passes through. Everything else stays in SBUF if it fits; a use whose `room` (see `residency`) exceeds SBUF is preceded by a
+passes through. Everything else stays in SBUF if it fits; a use whose `Room` (see `residency`) exceeds SBUF is preceded by a
 reload, and data that are ever evicted are stored once after they are made.
 
 Basis: assumed (a compiler that plans with the whole program in view); streamed tiles of data used once take no lasting room.
@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trn_jax.timing.groups import groups
-from trn_jax.timing.residency import rooms
+from trn_jax.timing.residency import ALWAYS, NEVER, SIZES_BYTES, Room, residency
 from trn_jax.timing.stream import Block, Items, Step, Stream, walk
-from trn_jax.units import KIB, MIB
+from trn_jax.units import KIB
 
-SMALLEST_SBUF_BYTES = 4 * MIB  # SBUF below this counts as this: moves that any larger SBUF spares are left out of the table
 TINY_BYTES = 32 * KIB  # never evicted; loaded and stored together with other tiny data
 TINY_GROUP_BYTES = 256 * KIB
 
@@ -30,25 +29,25 @@ class Level:
 
     Attributes:
         loads: Per item, data that it is the first to need from HBM (or from a scanned array), and the bytes that are new.
-        reloads: Per item, room of the data that may have left SBUF since their last use; infinite for data that were never there.
+        reloads: Per item, what data need to be still in SBUF since their last use; `NEVER` where they were not yet.
         wraps: Of those, the uses that reach back into the iteration before.
         inside: The plan of every loop among the items.
-        peak_bytes: Most bytes waiting at one time when nothing is evicted.
+        peak_bytes: Most bytes kept at one time, for every size of SBUF of the ladder.
     """
 
     loads: dict[int, dict[int, float]] = field(default_factory=dict)
-    reloads: dict[int, dict[int, float]] = field(default_factory=dict)
+    reloads: dict[int, dict[int, Room]] = field(default_factory=dict)
     wraps: set[tuple[int, int]] = field(default_factory=set)
     inside: dict[int, Level] = field(default_factory=dict)
-    peak_bytes: float = 0.0
+    peak_bytes: np.ndarray = field(default_factory=lambda: np.zeros(len(SIZES_BYTES)))
 
 
 @dataclass
 class Traffic:
-    """The plan of a whole stream: its levels, and the largest room any use of each piece of data needs."""
+    """The plan of a whole stream: its levels, and the largest `Room` any use of each piece of data needs."""
 
     top: Level
-    room_bytes: dict[int, float]
+    rooms: dict[int, Room]
 
 
 def plan_traffic(stream: Stream) -> Traffic:
@@ -57,7 +56,7 @@ def plan_traffic(stream: Stream) -> Traffic:
     top = Level()
     planner.plan_loads(stream.items, top)
     planner.plan_reloads(stream.items, top, None)
-    return Traffic(top, planner.room_bytes)
+    return Traffic(top, planner.rooms)
 
 
 def loaded_reads(step: Step) -> tuple[int, ...]:
@@ -76,7 +75,7 @@ class _Touch:
 class _Planner:
     def __init__(self, stream: Stream):
         self.stream, self.data = stream, stream.data
-        self.room_bytes: dict[int, float] = {}
+        self.rooms: dict[int, Room] = {}
         self.loaded: dict[int, float] = {}  # data in HBM -> bytes of them, or of regions of them, that were loaded so far
         self.covered: set[int] = set()  # data in HBM that are loaded for the first time after regions or the whole of them were
         steps = [item for item in walk(stream.items) if isinstance(item, Step)]
@@ -98,7 +97,7 @@ class _Planner:
                 level.loads[position] = inputs
             never_there = [*made, *(datum for datum in scanned if self.first_bytes(datum))]
             if never_there:
-                level.reloads[position] = dict.fromkeys(never_there, np.inf)
+                level.reloads[position] = dict.fromkeys(never_there, NEVER)
             if isinstance(item, Block):
                 level.inside[position] = Level()
                 self.plan_loads(item.items, level.inside[position])
@@ -147,21 +146,20 @@ class _Planner:
         starts = [span.start + (copy - copies[0]) * offset for copy in copies for span in spans]
         stops = [min(span.stop + (copy - copies[0]) * offset, len(base)) for copy in copies for span in spans]
         sizes = [self.data[span.datum].size_bytes for _ in copies for span in spans]
-        found, waiting = rooms(starts, stops, sizes, base)
+        rooms, kept_bytes = residency(starts, stops, sizes, base)
         middle = copies.index(0)
-        window = waiting[middle * offset : (middle + 1) * offset]
-        level.peak_bytes = float(window.max()) if len(window) else 0.0
-        self.record(level, spans, found[middle * len(spans) : (middle + 1) * len(spans)])
+        level.peak_bytes = kept_bytes[middle * offset : (middle + 1) * offset].max(0)
+        self.record(level, spans, rooms[middle * len(spans) : (middle + 1) * len(spans)])
 
-    def record(self, level: Level, spans: Sequence[_Span], found: Iterable[float]) -> None:
-        pending: dict[int, float] = {}  # room of data that was only looked at in HBM since
-        for span, room in zip(spans, found, strict=True):
+    def record(self, level: Level, spans: Sequence[_Span], rooms: Iterable[Room]) -> None:
+        pending: dict[int, Room] = {}  # of data that were only looked at in HBM since
+        for span, room in zip(spans, rooms, strict=True):
             for datum in span.makers:
-                self.room_bytes[datum] = max(self.room_bytes.get(datum, 0.0), room)
-            room = max(room, pending.pop(span.datum, 0.0))
+                self.rooms[datum] = max(self.rooms.get(datum, ALWAYS), room)
+            room = max(room, pending.pop(span.datum, ALWAYS))
             if span.peeks:
                 pending[span.datum] = room
-            elif room > SMALLEST_SBUF_BYTES and self.data[span.datum].size_bytes > TINY_BYTES:
+            elif room.may_be_missing and self.data[span.datum].size_bytes > TINY_BYTES:
                 level.reloads.setdefault(span.position, {})[span.datum] = room
                 if span.wraps:
                     level.wraps.add((span.position, span.datum))
@@ -250,7 +248,8 @@ def _slots(items: Items, level: Level) -> tuple[list[int], list[int], np.ndarray
 
     A loop has one more, during which its iterations keep their own data.
     """
-    before, after, base = [], [], [0.0]
+    nothing = np.zeros(len(SIZES_BYTES))
+    before, after, base = [], [], [nothing]
     numbers = groups(items)
     for position, item in enumerate(items):
         same_group = position > 0 and numbers[position] == numbers[position - 1]
@@ -260,7 +259,7 @@ def _slots(items: Items, level: Level) -> tuple[list[int], list[int], np.ndarray
             before.append(len(base) - 1)
             if isinstance(item, Block):
                 base.append(level.inside[position].peak_bytes)
-            base.append(0.0)
+            base.append(nothing)
         after.append(len(base) - 1)
     return before, after, np.array(base)
 

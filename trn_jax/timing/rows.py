@@ -15,8 +15,9 @@ import numpy as np
 from trn_jax.graph.instruction import WORK_FIELDS, Instruction, Work
 from trn_jax.timing.blocking import reread_pieces
 from trn_jax.timing.flatten import LONGEST_ROW_BYTES
-from trn_jax.timing.memory import SMALLEST_SBUF_BYTES, TINY_BYTES, Level, plan_traffic
+from trn_jax.timing.memory import TINY_BYTES, Level, plan_traffic
 from trn_jax.timing.program import Loop, Origin, Program, Row, Structure
+from trn_jax.timing.residency import ALWAYS, NEVER, Room
 from trn_jax.timing.stream import Block, Carry, Items, Step, Stream
 
 STORE_LAG_STEPS = 8  # a store goes out this many steps after its data are made, when it no longer waits for them
@@ -55,8 +56,7 @@ class _Store(NamedTuple):
     waits: tuple[int, ...]
     source: str
     scope: str
-    reuse_bytes: float = np.inf
-    slope: float = 1.0
+    room: Room = NEVER
     step: int = 0
 
 
@@ -99,8 +99,8 @@ class _Writer:
         made = self.stream.origin(datum) in self.made_by
         return place == "hbm" and not made and (datum in self.stream.regions or self.stream.outputs[datum] > size_bytes)
 
-    def write_items(self, items: Items, level: Level, loop: Block | None, scanned: dict[int, float] | None = None) -> None:
-        """Rows of the program or of one iteration; `scanned` has the room of the arrays that the loop takes slices of."""
+    def write_items(self, items: Items, level: Level, loop: Block | None, scanned: dict[int, Room] | None = None) -> None:
+        """Rows of the program or of one iteration; `scanned` has the `Room` of the arrays that the loop takes slices of."""
         loading = sorted(level.loads)
         issued = 0 if loop is None else 1  # the first loads of an iteration go out in the iteration before
         stacked = {self.stream.origin(datum): stack.whole for stack in loop.stacked for datum in stack.part} if loop else {}
@@ -121,7 +121,7 @@ class _Writer:
                 self.write_step(item, level.reloads.get(position, {}), stacked, loop)
 
     def write_loads(
-        self, item: Step | Block, data: dict[int, float], loop: Block | None, scanned: dict[int, float], ahead: bool = False
+        self, item: Step | Block, data: dict[int, float], loop: Block | None, scanned: dict[int, Room], ahead: bool = False
     ) -> dict[int, tuple[int, ...]]:
         """Compulsory loads of one item in one row; slices of an array that may still be in SBUF in rows of their own.
 
@@ -134,16 +134,16 @@ class _Writer:
         together: dict[int, float] = {}
         for datum, new_bytes in data.items():
             wholes = whole.get(self.stream.origin(datum), ())
-            room = max((scanned.get(d, 0.0) for d in wholes), default=np.inf)
-            if np.isinf(room):
+            room = max((scanned.get(d, ALWAYS) for d in wholes), default=NEVER)
+            if room == NEVER:
                 together[datum] = new_bytes * factor
-            elif room <= SMALLEST_SBUF_BYTES:
+            elif not room.may_be_missing:
                 rows[datum] = self.waits(wholes)
             else:
                 waits = [row for d in wholes for row in self.saved_waits(d)]
-                share = 1.0 if loop is None else 1.0 / loop.trips
+                part = room if loop is None else room._replace(slope=room.slope / loop.trips)
                 size_bytes, row_bytes = new_bytes * factor, self.data[datum].row_bytes
-                rows[datum] = (self.dma("reload", size_bytes, row_bytes, waits, source, scope, room, share),)
+                rows[datum] = (self.dma("reload", size_bytes, row_bytes, waits, source, scope, part),)
         if together:
             size_bytes = sum(together.values())
             pieces = sum(new_bytes / self.data[datum].row_bytes for datum, new_bytes in together.items())
@@ -162,11 +162,11 @@ class _Writer:
             if loop is not None and (position, datum) in level.wraps:
                 size_bytes *= (loop.trips - 1) / loop.trips  # the first iteration finds them loaded
             waits = self.saved_waits(datum)
-            row = self.dma("load" if np.isinf(room) else "reload", size_bytes, row_bytes, waits, source, scope, room)
+            row = self.dma("load" if room == NEVER else "reload", size_bytes, row_bytes, waits, source, scope, room)
             self.note_read(datum, row)
             self.set_ready(datum, (row,))
 
-    def write_step(self, step: Step, reloads: dict[int, float], stacked: dict[int, int], loop: Block | None) -> None:
+    def write_step(self, step: Step, reloads: dict[int, Room], stacked: dict[int, int], loop: Block | None) -> None:
         source, scope = _where(step)
         waits = [row for datum in (*step.reads, *step.after) for row in self.waits([datum])]
         if step.instruction.kind == "nc_matmul":
@@ -185,41 +185,44 @@ class _Writer:
             if not direct:
                 self.write_stores(datum, row, source, scope)
 
-    def write_rereads(self, step: Step, reloads: dict[int, float], waits: Sequence[int], source: str, scope: str) -> list[int]:
+    def write_rereads(self, step: Step, reloads: dict[int, Room], waits: Sequence[int], source: str, scope: str) -> list[int]:
         """What a blocked product reads from HBM again because SBUF holds neither operand."""
         operands = step.reads if len(step.reads) > 1 else step.reads * 2
         if not operands:
             return []
         lhs, rhs = (self.data[datum] for datum in operands[:2])
-        resident_bytes = min((reloads.get(datum, 0.0) for datum in operands[:2] if self.data[datum].place == "sbuf"), default=np.inf)
+        resident_bytes = min(
+            (reloads.get(datum, ALWAYS).size_bytes for datum in operands[:2] if self.data[datum].place == "sbuf"), default=np.inf
+        )
         pieces = reread_pieces(step.instruction.work, lhs.size_bytes, rhs.size_bytes, resident_bytes)
         row_bytes = min(lhs.row_bytes, rhs.row_bytes)
-        return [self.dma("reread", size, row_bytes, waits, source, scope, reuse, slope) for size, reuse, slope in pieces]
+        return [self.dma("reread", size, row_bytes, waits, source, scope, room) for size, room in pieces]
 
     def write_stores(self, datum: int, row: int, source: str, scope: str) -> None:
         """What leaves SBUF once data are made: outputs in any case, other data where some use may find them evicted."""
         for made in (datum, *self.regions.get(datum, ())):
             size_bytes, row_bytes, place = self.data[made]
-            room = self.traffic.room_bytes.get(made, 0.0)
+            room = self.traffic.rooms.get(made, ALWAYS)
             if made in self.stream.outputs and place != "hbm":
                 size_bytes = self.stream.outputs[made]
                 if size_bytes <= TINY_BYTES:
                     self.late_stores.append(made)
                 else:
                     self.pending[made] = _Store("store", size_bytes, row_bytes, (row,), source, scope, step=self.step)
-            elif place == "sbuf" and room > SMALLEST_SBUF_BYTES and size_bytes > TINY_BYTES:
+            elif place == "sbuf" and room.may_be_missing and size_bytes > TINY_BYTES:
                 self.pending[made] = _Store("spill", size_bytes, row_bytes, (row,), source, scope, room, step=self.step)
 
     def write_stacked(self, datum: int, whole: int, waits: tuple[int, ...], loop: Block | None, source: str, scope: str) -> bool:
         """One iteration's part of a stacked result; whether it may leave SBUF."""
         assert loop is not None
         needed = [made for made in (whole, *self.regions.get(whole, ()))]
-        room = max(self.traffic.room_bytes.get(made, 0.0) for made in needed)
+        room = max(self.traffic.rooms.get(made, ALWAYS) for made in needed)
         size_bytes, row_bytes, _ = self.data[datum]
         if any(made in self.stream.outputs for made in needed):
             self.pending[datum] = _Store("store", size_bytes, row_bytes, waits, source, scope, step=self.step)
-        elif room > SMALLEST_SBUF_BYTES:
-            self.pending[datum] = _Store("spill", size_bytes, row_bytes, waits, source, scope, room, 1.0 / loop.trips, self.step)
+        elif room.may_be_missing:
+            part = room._replace(slope=room.slope / loop.trips)
+            self.pending[datum] = _Store("spill", size_bytes, row_bytes, waits, source, scope, part, self.step)
         return datum in self.pending
 
     def write_all_pending(self) -> None:
@@ -229,9 +232,7 @@ class _Writer:
     def write_pending(self, datum: int) -> None:
         """A store whose time has come."""
         store = self.pending.pop(datum)
-        row = self.dma(
-            store.function, store.size_bytes, store.row_bytes, store.waits, store.source, store.scope, store.reuse_bytes, store.slope
-        )
+        row = self.dma(store.function, store.size_bytes, store.row_bytes, store.waits, store.source, store.scope, store.room)
         self.note_read(datum, row)
         self.saved[datum] = row
 
@@ -241,7 +242,7 @@ class _Writer:
             self.write_pending(datum)
         return (self.saved[datum],) if datum in self.saved else self.waits([datum])
 
-    def write_block(self, block: Block, level: Level, scanned: dict[int, float]) -> None:
+    def write_block(self, block: Block, level: Level, scanned: dict[int, Room]) -> None:
         self.write_all_pending()
         before, first_changed = dict(self.ready), len(self.changed)
         if level.loads:
@@ -297,12 +298,11 @@ class _Writer:
         waits: Iterable[int],
         source: str,
         scope: str,
-        reuse_bytes: float = np.inf,
-        slope: float = 1.0,
+        room: Room = NEVER,
     ) -> int:
         """One row of memory traffic."""
         instruction = Instruction(engine="dma", kind="dma_copy", function=function, work=Work(bytes=size_bytes, row_bytes=row_bytes))
-        return self.add(instruction, waits, f"dma_copy {function}", source, scope, reuse_bytes, slope, hbm=1.0)
+        return self.add(instruction, waits, f"dma_copy {function}", source, scope, room, hbm=1.0)
 
     def add(
         self,
@@ -311,8 +311,7 @@ class _Writer:
         label: str,
         source: str,
         scope: str,
-        reuse_bytes: float = np.inf,
-        slope: float = 1.0,
+        room: Room = NEVER,
         hbm: float = 0.0,
         trips: float = 1.0,
     ) -> int:
@@ -323,7 +322,7 @@ class _Writer:
             latest[lane] = max(wait, latest.get(lane, -1))
         needed = tuple(sorted(latest.values()))
         self.rows.append(Row(instruction=instruction, waits=needed, label=label, source=source, scope=scope))
-        self.extra.append((reuse_bytes, slope, hbm, trips))
+        self.extra.append((room.size_bytes, room.slope, hbm, trips))
         return len(self.rows) - 1
 
     def waits(self, data: Iterable[int]) -> tuple[int, ...]:
