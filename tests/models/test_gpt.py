@@ -30,7 +30,7 @@ def loss_of(apply, **kwargs):
 def test_loss_starts_near_the_entropy_of_the_vocabulary_and_every_weight_gets_a_gradient(changes):
     apply, params = split_model(GPT(TINY.replace(**changes)))
     loss, gradients = jax.jit(jax.value_and_grad(loss_of(apply)))(params)
-    assert abs(loss - np.log(32)) < 0.5
+    assert abs(loss - np.log(32)) < 0.8
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         assert np.isfinite(leaf.astype(jnp.float32)).all(), path
         assert np.abs(leaf.astype(jnp.float32)).max() > 0, path

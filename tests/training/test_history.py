@@ -1,5 +1,7 @@
 import numpy as np
+import pytest
 
+from trn_jax.errors import TrainingError
 from trn_jax.training.history import History, mean, read_history
 
 
@@ -42,6 +44,14 @@ def test_a_new_run_starts_a_new_record(tmp_path):
     with History(path):
         pass
     assert read_history(path) == []
+
+
+def test_a_record_shorter_than_the_checkpoint_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"step": 0, "loss": 2.5}\n')
+    with pytest.raises(TrainingError, match=r"holds only the first 1 of the 3 steps"):
+        History(path, steps=3)
+    assert path.read_text() == '{"step": 0, "loss": 2.5}\n'
 
 
 def test_means_do_not_lose_small_terms():

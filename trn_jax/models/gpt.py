@@ -66,8 +66,7 @@ class GPT(nnx.Module):
         else:
             self.blocks = nnx.List([Block(config, key) for key in keys])
         self.final_norm = Normalise(config)
-        # Small first logits: the loss starts near log(vocab_size).
-        self.head = None if config.tied_embeddings else Linear(config.d_model, config.vocab_size, config, key=head_key, gain=0.2)
+        self.head = None if config.tied_embeddings else Linear(config.d_model, config.vocab_size, config, key=head_key)
 
     def __call__(self, tokens_BT: Int[Array, "B T"], *, dropout_key: PRNGKeyArray | None = None) -> Float[Array, "B T V"]:
         """Logits of the next token at every place.
@@ -100,7 +99,7 @@ class GPT(nnx.Module):
             if self.head is not None:
                 logits_BTV = self.head(x_BTD)
             else:
-                # Scaled like the head's first weights; otherwise each token would begin by predicting itself.
+                # Scaled down; otherwise each token would begin by predicting itself.
                 logits_BTV = jnp.dot(x_BTD, self.table_VD[...].astype(config.compute_dtype).T) * config.d_model**-0.5
             return logits_BTV.astype(jnp.float32)
 

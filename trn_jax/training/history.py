@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trn_jax.errors import TrainingError
+
 Record = dict[str, Any]
 
 
@@ -21,11 +23,19 @@ class History:
     Args:
         path: The JSON-lines file.
         steps: Keep the records of this many first steps, drop the rest.
+
+    Raises:
+        TrainingError: The record holds fewer steps than that, or cannot be written.
     """
 
     def __init__(self, path: Path, *, steps: int = 0) -> None:
         self.path = Path(path)
         self.records = read_history(self.path)[:steps] if steps else []
+        if len(self.records) < steps:
+            raise TrainingError(
+                f"{self.path} holds only the first {len(self.records)} of the {steps} steps that are done. Put the whole record back, "
+                "or start anew in another --out."
+            )
         scratch = self.path.with_suffix(".partial")
         scratch.write_text("".join(json.dumps(record) + "\n" for record in self.records))
         os.replace(scratch, self.path)
@@ -33,9 +43,14 @@ class History:
 
     def append(self, record: Record) -> None:
         """Adds the record of the next step."""
+        try:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise TrainingError(
+                f"Cannot write to {self.path}: {error.strerror or error}. Checkpoints are untouched; go on with --resume."
+            ) from error
         self.records.append(record)
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
 
     def sync(self) -> None:
         """Forces the records to disk; called before a checkpoint, which must never be ahead of them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 
 import trn_jax
+from trn_jax.training.parts import parts_text
 from trn_jax.training.step import autocast
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Prediction:
     Attributes:
         serial_s: Seconds with one instruction after the other, as today's compiled training graphs run.
         overlapped_s: Seconds with all engines side by side.
-        bottleneck: The engine that limits the overlapped step.
+        bottleneck: The engine whose time matters most.
         text: Both times, tokens per second, and where the time goes, for a person.
     """
 
@@ -32,15 +33,18 @@ class Prediction:
 
 
 def predict_step(setup: Setup) -> Prediction:
-    """Times the step of a run; no step is run for it."""
+    """Times the step of a run; no step is run for it.
+
+    Raises:
+        NoRuleError, UnsupportedError: The step holds an operation that cannot be timed.
+    """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (setup.state, setup.batch(0)))
     program = trn_jax.trace(setup.pure_step, *shapes, autocast=autocast(setup.recipe))
-    serial, overlapped = (trn_jax.estimate(program, setup.chip, overlap=overlap) for overlap in (0.0, 1.0))
-    serial_s, overlapped_s = float(serial.latency_s), float(overlapped.latency_s)
+    report = trn_jax.estimate(program, setup.chip, overlap="compiled")
+    serial_s, overlapped_s = report.latency_s, report.concurrent_s
     tokens = setup.batch_size * setup.model.max_tokens
     text = (
-        f"one step on one core of {setup.chip.name}: {overlapped_s * 1e3:.3f} ms with all engines side by side "
-        f"({tokens / overlapped_s:,.0f} tokens/s), {serial_s * 1e3:.3f} ms one after the other ({tokens / serial_s:,.0f} tokens/s)\n"
-        f"{overlapped.to_table()}"
+        f"one training step of {tokens:,} tokens: {tokens / serial_s:,.0f} tokens/s as today's compiled graphs run, "
+        f"{tokens / overlapped_s:,.0f} tokens/s with all engines side by side\n{report.to_table()}\n{parts_text(report.top)}"
     )
-    return Prediction(serial_s=serial_s, overlapped_s=overlapped_s, bottleneck=str(overlapped.bottleneck), text=text)
+    return Prediction(serial_s=serial_s, overlapped_s=overlapped_s, bottleneck=report.bottleneck, text=text)

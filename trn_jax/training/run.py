@@ -97,9 +97,11 @@ def train(options: TrainOptions, *, say: Say = print, progress: bool | None = No
 
     validate = _validator(setup)
     with History(out / "history.jsonl", steps=start) as history:
-        if len(history.records) < start:
-            say(f"The record {history.path} holds only {len(history.records)} of {start} steps; the loss curve will have a gap.")
-        state, compile_s, tokens_per_s = _steps(setup, state, history, checkpoints, validate, say, progress)
+        try:
+            state, compile_s, tokens_per_s = _steps(setup, state, history, checkpoints, validate, say, progress)
+        except KeyboardInterrupt:
+            say(f"Interrupted at step {len(history.records)}. To go on from the last checkpoint: the same flags, --out {out} --resume.")
+            raise
         records = list(history.records)
     validation_loss = validate(state)
     losses = [record["loss"] for record in records]

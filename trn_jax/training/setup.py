@@ -101,7 +101,7 @@ def set_up(options: TrainOptions) -> Setup:
         "fidelity": options.fidelity,
         "chip": chip.name,
         "chip_numbers": _digest(chip),
-        "text": {"name": text.name, "size_bytes": text.size_bytes, "sha256": text.sha256},
+        "text": {"size_bytes": text.size_bytes, "sha256": text.sha256},
         "optimizer": dataclasses.asdict(scalars),
         "batch_size": batch_size,
         "seed": options.seed,
