@@ -53,11 +53,13 @@ class Kind:
         compute: `compute(instruction, function, operands, execution, key) -> list of outputs`, where `function(*operands)`
             is the mathematics in fp32, or None for an instruction that only prepares data and leaves values as they are.
         basis: documented, derived, measured or assumed, with the source of the cost.
+        functions: Functions that its cost tells apart; any other reaches it as "", so that rows are priced together.
     """
 
     cost: Callable[..., Cost]
     compute: Callable[..., list[Any]] | None
     basis: str
+    functions: frozenset[str] = frozenset()
 
 
 def is_narrow_float(x: Any) -> bool:

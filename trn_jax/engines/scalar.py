@@ -29,5 +29,7 @@ _TABLE = "documented: NKI instruction reference, SDK 2.26, "
 KINDS = {
     "activation": Kind(cost=cost_activation, compute=compute_fp32, basis=_TABLE + "activation: max(64, N)"),
     "activation_reduce": Kind(cost=cost_activation_reduce, compute=compute_fp32, basis=_TABLE + "activation_reduce: max(64, N) + 64"),
-    "tensor_copy": Kind(cost=cost_activation, compute=compute_fp32, basis=_TABLE + "tensor_copy: max(64, N)"),
+    "tensor_copy": Kind(
+        cost=cost_activation, compute=compute_fp32, basis=_TABLE + "tensor_copy: max(64, N)", functions=frozenset({"evacuate"})
+    ),
 }

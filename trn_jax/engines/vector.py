@@ -5,7 +5,7 @@ cycles = c N + overhead per instruction; c = 1 with one operand in SBUF, 2 with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ RNG_CYCLES = 8.0  # integer operations of one XORWOW step, per word drawn. Basis
 Columns = Callable[[Any, Vector, Static], Any]
 
 
-def _kind(cycles_per_column: float | Columns, basis: str, columns: int = SBUF_COLUMNS) -> Kind:
+def _kind(cycles_per_column: float | Columns, basis: str, columns: int = SBUF_COLUMNS, functions: Iterable[str] = ()) -> Kind:
     """A kind that streams its operands with c cycles per column."""
 
     def cost(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
@@ -31,7 +31,7 @@ def _kind(cycles_per_column: float | Columns, basis: str, columns: int = SBUF_CO
         widest = PSUM_COLUMNS if static.function.startswith("evacuate") else columns
         return streaming_cost(work.elements, chip.vector, smoothing, c, columns=widest, min_cycles=chip.vector.min_cycles)
 
-    return Kind(cost=cost, compute=compute_fp32, basis=basis)
+    return Kind(cost=cost, compute=compute_fp32, basis=basis, functions=frozenset(functions))
 
 
 def _two_tensors(work: Any, vector: Vector, static: Static) -> Any:
@@ -57,8 +57,12 @@ _TABLE = "documented: NKI instruction reference, SDK 2.26, "
 KINDS = {
     "tensor_tensor": _kind(_two_tensors, _TABLE + "tensor_tensor: 2 N, N for 16-bit operands"),
     "tensor_scalar": _kind(_one_tensor, _TABLE + "tensor_scalar: N; Trainium2 guide, performance modes"),
-    "tensor_copy": _kind(_one_tensor, _TABLE + "tensor_copy: N; Trainium2 guide, performance modes; PSUM is read 512 columns at a time"),
-    "tensor_reduce": _kind(_reduction, _TABLE + "tensor_reduce: N, N/2 for 16-bit add and max"),
+    "tensor_copy": _kind(
+        _one_tensor,
+        _TABLE + "tensor_copy: N; Trainium2 guide, performance modes; PSUM is read 512 columns at a time",
+        functions=["evacuate"],
+    ),
+    "tensor_reduce": _kind(_reduction, _TABLE + "tensor_reduce: N, N/2 for 16-bit add and max", functions=HALVED_REDUCTIONS),
     "tensor_tensor_scan": _kind(2.0, _TABLE + "tensor_tensor_scan: 2 N"),
     "select": _kind(2.0, _TABLE + "tensor_copy_predicated: 2 N with both operands in SBUF"),
     "reciprocal": _kind(8.0, _TABLE + "reciprocal: 8 N"),

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trn_jax.engines import KINDS, Static
+from trn_jax.engines import KINDS, Kind, Static
 from trn_jax.errors import ProgramError, did_you_mean
 from trn_jax.timing.program import Structure
 
@@ -35,15 +35,29 @@ class Table(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def groups(structure: Structure) -> tuple[tuple[tuple[str, str, Static], tuple[int, ...]], ...]:
-    """Rows of one engine, kind and static fields, for every such combination."""
+    """Rows that are priced together: of one engine, kind and static fields.
+
+    Raises:
+        ProgramError: A row of an engine or kind without a cost.
+    """
     found: dict[tuple[str, str, Static], list[int]] = {}
     for row, (engine, kind) in enumerate(zip(structure.engines, structure.kinds, strict=True)):
         if engine != "loop":
             function = structure.functions[row] if structure.functions else ""
-            formats = structure.operand_formats[row] if structure.operand_formats else ()
+            if function not in _kind(structure, row).functions:
+                function = ""
+            formats = structure.operand_formats[row] if structure.operand_formats and engine == "tensor" else ()
             static = Static(narrow=structure.narrow[row], function=function, operand_formats=formats)
             found.setdefault((engine, kind, static), []).append(row)
     return tuple((key, tuple(rows)) for key, rows in found.items())
+
+
+def _kind(structure: Structure, row: int) -> Kind:
+    engine, kind = structure.engines[row], structure.kinds[row]
+    if kind in KINDS.get(engine, {}):
+        return KINDS[engine][kind]
+    known = [f"{name}.{k}" for name, table in KINDS.items() for k in table]
+    raise ProgramError(f"Row {row} is a {engine}.{kind}, which no engine's table prices. {did_you_mean(f'{engine}.{kind}', known)}")
 
 
 @functools.lru_cache(maxsize=256)
@@ -69,17 +83,10 @@ def price(structure: Structure, columns: Mapping[str, Any], chip: Any, smoothing
     Returns:
         A `Table`; closing rows of loops still take no time.
 
-    Raises:
-        ProgramError: A row of an engine or kind without a cost.
     """
     lots = max((leaf.shape[-1] for leaf in [*jax.tree.leaves(chip), *columns.values()] if jnp.ndim(leaf)), default=1)
     parts, whole = [], []
     for (engine, kind, static), rows in groups(structure):
-        if kind not in KINDS.get(engine, {}):
-            known = [f"{name}.{k}" for name, table in KINDS.items() for k in table]
-            raise ProgramError(
-                f"Row {rows[0]} is a {engine}.{kind}, which no engine's table prices. {did_you_mean(f'{engine}.{kind}', known)}"
-            )
         cost = KINDS[engine][kind].cost(_Work(columns, np.array(rows)), chip, smoothing, static)
         first = cost.occupancy_s / cost.tiles
         seconds = (cost.occupancy_s, cost.latency_s - cost.occupancy_s, first)
