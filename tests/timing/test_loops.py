@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from traced_programs import compute, hbm_bytes, rnn, rnn_shapes, shape, traffic
+from traced_programs import compute, hbm_bytes, rnn, rnn_shapes, shape
 
 from trn_jax.chips import load_chip
 from trn_jax.errors import ProgramError
