@@ -14,7 +14,7 @@ from trn_jax.engines.stream import PSUM_COLUMNS, SBUF_COLUMNS, streaming_cost
 
 def cost_activation(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
     """N columns; loading the function's table is left out, as a good order of instructions seldom changes it."""
-    columns = PSUM_COLUMNS if static.function.startswith("evacuate") else SBUF_COLUMNS
+    columns = PSUM_COLUMNS if static.function == "evacuate" else SBUF_COLUMNS
     return streaming_cost(work.elements, chip.scalar, smoothing, columns=columns, min_cycles=chip.scalar.min_cycles)
 
 
@@ -27,7 +27,9 @@ def cost_activation_reduce(work: Any, chip: Chip, smoothing: Any, static: Static
 _TABLE = "documented: NKI instruction reference, SDK 2.26, "
 
 KINDS = {
-    "activation": Kind(cost=cost_activation, compute=compute_fp32, basis=_TABLE + "activation: max(64, N)"),
+    "activation": Kind(
+        cost=cost_activation, compute=compute_fp32, basis=_TABLE + "activation: max(64, N)", functions=frozenset({"evacuate"})
+    ),
     "activation_reduce": Kind(cost=cost_activation_reduce, compute=compute_fp32, basis=_TABLE + "activation_reduce: max(64, N) + 64"),
     "tensor_copy": Kind(
         cost=cost_activation, compute=compute_fp32, basis=_TABLE + "tensor_copy: max(64, N)", functions=frozenset({"evacuate"})

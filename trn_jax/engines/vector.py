@@ -24,14 +24,14 @@ Columns = Callable[[Any, Vector, Static], Any]
 
 
 def _kind(cycles_per_column: float | Columns, basis: str, columns: int = SBUF_COLUMNS, functions: Iterable[str] = ()) -> Kind:
-    """A kind that streams its operands with c cycles per column."""
+    """A kind that streams its operands with c cycles per column, out of PSUM where its function begins with "evacuate"."""
 
     def cost(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
         c = cycles_per_column(work, chip.vector, static) if callable(cycles_per_column) else cycles_per_column
-        widest = PSUM_COLUMNS if static.function.startswith("evacuate") else columns
+        widest = PSUM_COLUMNS if static.function == "evacuate" else columns
         return streaming_cost(work.elements, chip.vector, smoothing, c, columns=widest, min_cycles=chip.vector.min_cycles)
 
-    return Kind(cost=cost, compute=compute_fp32, basis=basis, functions=frozenset(functions))
+    return Kind(cost=cost, compute=compute_fp32, basis=basis, functions=frozenset(["evacuate", *functions]))
 
 
 def _two_tensors(work: Any, vector: Vector, static: Static) -> Any:
@@ -41,7 +41,7 @@ def _two_tensors(work: Any, vector: Vector, static: Static) -> Any:
 
 def _one_tensor(work: Any, vector: Vector, static: Static) -> Any:
     """One column per cycle; faster for 16-bit data between SBUF and SBUF, never out of PSUM, which holds fp32."""
-    return 1 / vector.copy_speedup_16bit if static.narrow and not static.function.startswith("evacuate") else 1.0
+    return 1 / vector.copy_speedup_16bit if static.narrow and static.function != "evacuate" else 1.0
 
 
 def _reduction(work: Any, vector: Vector, static: Static) -> Any:
@@ -60,7 +60,6 @@ KINDS = {
     "tensor_copy": _kind(
         _one_tensor,
         _TABLE + "tensor_copy: N; Trainium2 guide, performance modes; PSUM is read 512 columns at a time",
-        functions=["evacuate"],
     ),
     "tensor_reduce": _kind(_reduction, _TABLE + "tensor_reduce: N, N/2 for 16-bit add and max", functions=HALVED_REDUCTIONS),
     "tensor_tensor_scan": _kind(2.0, _TABLE + "tensor_tensor_scan: 2 N"),

@@ -43,7 +43,7 @@ def groups(structure: Structure) -> tuple[tuple[tuple[str, str, Static], tuple[i
     found: dict[tuple[str, str, Static], list[int]] = {}
     for row, (engine, kind) in enumerate(zip(structure.engines, structure.kinds, strict=True)):
         if engine != "loop":
-            function = structure.functions[row] if structure.functions else ""
+            function = structure.functions[row].partition("+")[0] if structure.functions else ""  # a fused row is as its first part
             if function not in _kind(structure, row).functions:
                 function = ""
             formats = structure.operand_formats[row] if structure.operand_formats and engine == "tensor" else ()
