@@ -1,7 +1,11 @@
+import jax
+import jax.numpy as jnp
 import pytest
+from traced_programs import shape
 
 from trn_jax.report.estimate import estimate
 from trn_jax.report.text import aligned, html_table, quantity
+from trn_jax.timing.trace import trace
 
 
 @pytest.mark.parametrize(
@@ -61,3 +65,16 @@ def test_a_notebook_gets_html(train_step, chip):
     text = estimate(train_step, chip)._repr_html_()
     assert text.count("<table>") == 2
     assert "nc_matmul" in text
+
+
+def test_numbered_layers_are_one_line(chip):
+    def f(x, weights):
+        for layer, w in enumerate(weights):
+            with jax.named_scope(f"block{layer}"):
+                x = jnp.tanh(x @ w)
+        return x
+
+    report = estimate(trace(f, shape(128, 128), [shape(128, 128)] * 4), chip)
+    assert [operation.scope for operation in report.top if operation.label.startswith("nc_matmul")] == [f"block{i}" for i in range(4)]
+    (line,) = [line for line in report.to_table().splitlines() if "nc_matmul" in line]
+    assert line.endswith("block*")

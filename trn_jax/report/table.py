@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from typing import TYPE_CHECKING
 
 from trn_jax.report.text import aligned, html_table, quantity, share, times
@@ -87,7 +88,13 @@ def _memory_lines(report: Report) -> list[str]:
 
 
 def _top_rows(report: Report, top: int) -> list[list[str]]:
-    return [[share(op.share), op.label, _short_source(op.source), _one_of(op.scope)] for op in report.top[:top]]
+    """The longest operations; layers whose scopes differ by a number only are one line."""
+    shares: dict[tuple[str, str, str], float] = {}
+    for operation in report.top:
+        key = (operation.label, _short_source(operation.source), re.sub(r"\d+", "*", _one_of(operation.scope)))
+        shares[key] = shares.get(key, 0.0) + operation.share
+    longest = sorted(shares.items(), key=lambda item: -item[1])[:top]
+    return [[share(part), *names] for names, part in longest]
 
 
 def _short_source(source: str) -> str:

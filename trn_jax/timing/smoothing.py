@@ -57,7 +57,7 @@ def smooth_max_over(values: Any, width: Any) -> Any:
     Gradient: shared by equal values; never exactly 0 for width > 0.
     """
     levels = max(1, (len(values) - 1).bit_length())
-    width = width if is_hard(width) else width / levels
+    width = width if is_hard(width) else jnp.broadcast_to(width / levels, values.shape[1:])[None]
     while len(values) > 1:
         half = len(values) // 2
         paired = smooth_max(values[:half], values[half : 2 * half], width)
