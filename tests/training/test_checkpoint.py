@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -85,12 +86,12 @@ def spoil_record(path):
 
 
 def spoil_record_type(path):
-    (path / "run.json").write_text('{"identity": 3, "digest": ""}')
+    (path / "run.json").write_text('{"identity": 3, "files": {}}')
 
 
 def spoil_digest(path):
     record = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps({**record, "digest": "0"}))
+    (path / "run.json").write_text(json.dumps({**record, "files": {}}))
 
 
 def spoil_values(path):
@@ -100,13 +101,25 @@ def spoil_values(path):
         file.write_bytes(data)
 
 
+def spoil_by_removing(path):
+    (path / "state" / "manifest.ocdbt").unlink()
+
+
+def spoil_structure(path):
+    record = json.loads((path / "run.json").read_text())
+    shutil.rmtree(path / "state")
+    (path / "run.json").write_text(json.dumps({**record, "files": {}}))
+
+
 def spoil_by_emptying(path):
     for file in path.glob("state/**/*"):
         if file.is_file():
             file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("spoil", [spoil_record, spoil_record_type, spoil_digest, spoil_values, spoil_by_emptying])
+@pytest.mark.parametrize(
+    "spoil", [spoil_record, spoil_record_type, spoil_digest, spoil_values, spoil_by_removing, spoil_structure, spoil_by_emptying]
+)
 def test_a_damaged_checkpoint_is_kept_aside_and_the_one_before_is_used(checkpoints, spoil):
     checkpoints.save(state(5))
     spoil(checkpoints.save(state(10)))

@@ -42,9 +42,9 @@ def parts_text(operations: Iterable[Timed]) -> str:
     """The same as a table, with each part's share of the sum."""
     parts = seconds_by_part(operations)
     whole = sum(map(sum, parts.values())) or 1.0
-    lines = [f"  {'part of the model':<18}{'forward':>10}{'backward':>10}{'share':>8}"]
+    lines = [f"  {'part of the model':<18}{'forward':>12}{'backward':>12}{'share':>9}"]
     for part, (forward, backward) in parts.items():
-        lines.append(f"  {part:<18}{_milliseconds(forward):>10}{_milliseconds(backward):>10}{100 * (forward + backward) / whole:>6.1f} %")
+        lines.append(f"  {part:<18}{_milliseconds(forward):>12}{_milliseconds(backward):>12}{100 * (forward + backward) / whole:>7.1f} %")
     return "\n".join(lines)
 
 
