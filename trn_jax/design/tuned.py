@@ -60,9 +60,8 @@ class Tuned:
         rows = [["", "given", "found", "range"]]
         for path, value in self.free.items():
             unit = unit_of(path)
-            numbers = (float(self.start_chip.get(path)), value, *self.ranges[path])
-            given, found, low, high = (format_quantity(number, unit) for number in numbers)
-            rows.append([path, given, found, f"{low} to {high}"])
+            low, high = (quantity(end, unit) for end in self.ranges[path])
+            rows.append([path, format_quantity(float(self.start_chip.get(path)), unit), format_quantity(value, unit), f"{low} to {high}"])
         latencies = f"{quantity(self.start_latency_s, 's')} -> {quantity(self.latency_s, 's')}, {times(self.speedup)} as fast"
         objective = f"objective {self.start_objective:.6g} -> {self.objective:.6g}"
         return "\n".join([f"{latencies} ({objective})", *aligned(rows, "<>>>")])
