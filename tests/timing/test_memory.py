@@ -154,6 +154,31 @@ def test_a_cache_is_updated_in_place():
     assert (update["bytes"], load["label"], load["waits"]) == (4096, "dma_copy load", (update["row"],))
 
 
+def test_a_cache_that_a_loop_carries_is_updated_in_place():
+    def decode(cache, tokens):
+        def step(cache, x):
+            position, row = x
+            cache = jax.lax.dynamic_update_slice(cache, row[None], (position, 0))
+            return cache, cache @ row
+
+        return jax.lax.scan(step, cache, (jnp.arange(32), tokens))
+
+    program = trace(decode, shape(16384, 1024), shape(32, 1024))  # 64 MiB
+    assert not traffic(program, "spill")
+    assert sum(row["bytes"] * row["repeats"] for row in traffic(program, "store")) == 32 * 16384 * 4
+    per_token = hbm_bytes(program, 24 * MIB) / 32
+    np.testing.assert_allclose(per_token, 40 * MIB, rtol=0.1)  # what SBUF cannot keep is read again for every token
+    assert hbm_bytes(program, 128 * MIB) == program.compulsory_bytes
+
+
+def test_slices_of_slices_are_loaded_once():
+    def f(xs):
+        inner = lambda carry, x: (carry + x, None)
+        return jax.lax.scan(lambda carry, x: jax.lax.scan(inner, carry, x), jnp.zeros((8, 8)), xs)[0]
+
+    np.testing.assert_allclose(trace(f, shape(20, 10, 8, 8)).compulsory_bytes, (200 + 1) * 8 * 8 * 4, rtol=1e-12)
+
+
 def test_stacked_weights_are_loaded_slice_by_slice():
     def f(x, w):
         for layer in range(3):

@@ -15,7 +15,7 @@ from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, V
 from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
-from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream
+from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream, renamed
 
 UNROLLED_TRIPS = 8  # loops up to this long are unrolled exactly
 LONGEST_ROW_BYTES = 65536.0
@@ -136,9 +136,10 @@ class _Flattener:
             return self.view(op, refs)
         reads = self.all_pieces(refs)
         tensors = sum(not ref.constant_rows for ref, value in zip(refs, op.inputs, strict=True) if value.size > 1)
-        updated = refs[0].datum if refs and op.name.startswith(("scatter", "dynamic_update_slice")) else NOTHING
-        place = "hbm" if updated != NOTHING and self.data[updated].place == "hbm" else "sbuf"
-        results = [self.datum(value, place) for value in op.outputs]
+        if op.name.startswith(("scatter", "dynamic_update_slice")) and self.pieces(refs[0]) == (refs[0].datum,):
+            results = [refs[0].datum]  # written in place
+        else:
+            results = [self.datum(value, "sbuf") for value in op.outputs]
         largest = max((*op.inputs, *op.outputs), key=lambda value: value.size)
         previous: tuple[int, ...] = ()
         for position, instruction in enumerate(instructions):
@@ -293,24 +294,29 @@ class _Flattener:
             self.after = (*outer_after, *go_on)
         outputs = self.graph(body, [*consts, *state, *parts])
         items, self.items, self.after = tuple(self.items), outer_items, outer_after
-        results = [self.datum(value, "sbuf") for value in node.outputs]
+        results = [Ref(self.datum(value, "sbuf")) for value in node.outputs]
         following, stacked = outputs[: len(carry)], outputs[len(carry) :]
-        self.items.append(
+        carries, kept = [], {}
+        for position, (before, datum, ref) in enumerate(zip(carry, inside, following, strict=True)):
+            if ref.datum == datum and before.copies == 1 and self.pieces(before) == (before.datum,):
+                kept[datum], results[position] = before.datum, before  # never replaced, at most changed in place
+            else:
+                carries.append(Carry(self.pieces(before), datum, self.pieces(ref), results[position].datum))
+        self.regions.update({region: kept[origin] for region, origin in self.regions.items() if origin in kept})
+        block = (
             Block(
                 items=items,
                 trips=trips,
-                carries=tuple(
-                    Carry(self.pieces(before), datum, self.pieces(ref), result)
-                    for before, datum, ref, result in zip(carry, inside, following, results[: len(carry)], strict=True)
-                ),
+                carries=tuple(carries),
                 sliced=tuple(Sliced(self.pieces(ref), part.datum) for ref, part in zip(scanned, parts, strict=True) if part is not LITERAL),
-                stacked=tuple(Stacked(self.pieces(ref), whole) for ref, whole in zip(stacked, results[len(carry) :], strict=True)),
+                stacked=tuple(Stacked(self.pieces(ref), whole.datum) for ref, whole in zip(stacked, results[len(carry) :], strict=True)),
                 condition=go_on,
                 source=node.source,
                 scope=node.scope,
-            )
+            ),
         )
-        return [Ref(datum) for datum in results]
+        self.items.extend(renamed(block, kept))
+        return results
 
     def branch(self, node: Branch, refs: Sequence[Ref]) -> list[Ref]:
         """The branch with the most work, after the outcome of the condition."""

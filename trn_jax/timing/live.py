@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trn_jax.timing.stream import Block, Items, Step, Stream
+from trn_jax.timing.stream import Block, Items, Step, Stream, writes_of
 
 
 def live(stream: Stream) -> Stream:
@@ -35,11 +35,11 @@ def _live_block(stream: Stream, block: Block, needed: set[int]) -> tuple[Block |
     """The live part of a loop and what it reads; a carry lives if its result or any live step of an iteration needs it."""
     stacked = tuple(stack for stack in block.stacked if stack.whole in needed)
     carries = tuple(carry for carry in block.carries if carry.after in needed)
-    if not (stacked or carries or _has_effect(block.items)):
+    if not (stacked or carries or needed.intersection(writes_of(block)) or _has_effect(block.items)):
         return None, ()
     while True:
         wanted = [*block.condition, *(d for stack in stacked for d in stack.part), *(d for carry in carries for d in carry.following)]
-        items, inside = _live_items(stream, block.items, set(map(stream.origin, wanted)))
+        items, inside = _live_items(stream, block.items, needed.union(map(stream.origin, wanted)))
         again = tuple(carry for carry in block.carries if carry in carries or carry.inside in inside)
         if again == carries:
             break

@@ -84,12 +84,8 @@ class _Planner:
     def plan_loads(self, items: Items, level: Level) -> None:
         """Who needs what first. Data from outside a loop are loaded before the loop."""
         for position, item in enumerate(items):
-            scanned: list[int] = []
-            if isinstance(item, Step):
-                needed = [d for d in loaded_reads(item) if self.data[d].place in ("hbm", "slice")]
-            else:
-                shared, scanned = self.outside_reads(item)
-                needed, scanned = ([d for d in data if self.data[d].place == "hbm"] for data in (shared, scanned))
+            needed, scanned = (loaded_reads(item), ()) if isinstance(item, Step) else self.outside_reads(item)
+            needed, scanned = ([d for d in data if self.data[d].place in ("hbm", "slice")] for data in (needed, scanned))
             first = {datum: new for datum in dict.fromkeys(needed) if (new := self.first_bytes(datum))}
             made = {datum for datum in first if self.stream.origin(datum) in self.made_in_hbm}
             inputs = {datum: new for datum, new in first.items() if datum not in made}
@@ -171,7 +167,7 @@ class _Planner:
         for position, item in enumerate(items):
             if isinstance(item, Step):
                 reads: Iterable[int] = item.reads
-                made.update((datum, position) for datum in item.writes)
+                made.update((datum, position) for datum in item.writes if datum not in item.reads)
             else:
                 reads = [datum for data in self.outside_reads(item) for datum in data]
                 made.update((datum, position) for datum in item.results)
@@ -189,7 +185,7 @@ class _Planner:
         for item in block.items:
             if isinstance(item, Step):
                 reads += [d for d in (*item.reads, *item.after) if not (item.in_place and self.data[d].place == "hbm")]
-                own.update(item.writes)
+                own.update(datum for datum in item.writes if datum not in item.reads)
             else:
                 reads += [datum for data in self.outside_reads(item) for datum in data]
                 own.update(item.results)

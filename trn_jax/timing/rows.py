@@ -18,7 +18,7 @@ from trn_jax.timing.flatten import LONGEST_ROW_BYTES
 from trn_jax.timing.memory import TINY_BYTES, Level, plan_traffic
 from trn_jax.timing.program import Loop, Origin, Program, Row, Structure
 from trn_jax.timing.residency import ALWAYS, NEVER, Room
-from trn_jax.timing.stream import Block, Carry, Items, Step, Stream
+from trn_jax.timing.stream import Block, Carry, Items, Step, Stream, writes_of
 
 STORE_LAG_STEPS = 8  # a store goes out this many steps after its data are made, when it no longer waits for them
 
@@ -83,6 +83,7 @@ class _Writer:
             self.regions.setdefault(stream.origin(region), []).append(region)
         reads = stream.readers()
         self.read_again = {datum for datum in stream.outputs if reads[datum] > 1}
+        self.last_writer = {datum: item for item in stream.items for datum in writes_of(item)}
 
     def write_program(self) -> None:
         self.write_items(self.stream.items, self.traffic.top, None)
@@ -90,8 +91,7 @@ class _Writer:
         copied = [datum for datum in self.stream.outputs if self.is_copied_input(datum)]
         size_bytes = sum(self.stream.outputs[datum] for datum in (*self.late_stores, *copied)) + self.stream.copied_bytes
         if size_bytes:
-            rows = [self.made_by[self.stream.origin(datum)] for datum in self.late_stores]
-            self.dma("store", size_bytes, min(size_bytes, TINY_BYTES), rows, "", "")
+            self.dma("store", size_bytes, min(size_bytes, TINY_BYTES), self.waits(self.late_stores), "", "")
 
     def is_copied_input(self, datum: int) -> bool:
         """Whether an output is a part or a repetition of a program input; a whole input is handed back as it is."""
@@ -183,7 +183,7 @@ class _Writer:
             if datum in stacked and self.write_stacked(datum, stacked[datum], (row,), loop, source, scope):
                 continue  # what is stored for the stack need not be spilled
             if not direct:
-                self.write_stores(datum, row, source, scope)
+                self.write_stores(datum, row, step, datum not in step.reads)
 
     def write_rereads(self, step: Step, reloads: dict[int, Room], waits: Sequence[int], source: str, scope: str) -> list[int]:
         """What a blocked product reads from HBM again because SBUF holds neither operand."""
@@ -198,18 +198,19 @@ class _Writer:
         row_bytes = min(lhs.row_bytes, rhs.row_bytes)
         return [self.dma("reread", size, row_bytes, waits, source, scope, room) for size, room in pieces]
 
-    def write_stores(self, datum: int, row: int, source: str, scope: str) -> None:
-        """What leaves SBUF once data are made: outputs in any case, other data where some use may find them evicted."""
+    def write_stores(self, datum: int, row: int, item: Step | Block, first: bool) -> None:
+        """What leaves SBUF: outputs after their last change, other data once made (`first`) if some use may find them evicted."""
+        source, scope = _where(item)
         for made in (datum, *self.regions.get(datum, ())):
             size_bytes, row_bytes, place = self.data[made]
             room = self.traffic.rooms.get(made, ALWAYS)
-            if made in self.stream.outputs and place != "hbm":
+            if made in self.stream.outputs and place != "hbm" and self.last_writer.get(datum) is item:
                 size_bytes = self.stream.outputs[made]
                 if size_bytes <= TINY_BYTES:
                     self.late_stores.append(made)
                 else:
                     self.pending[made] = _Store("store", size_bytes, row_bytes, (row,), source, scope, step=self.step)
-            elif place == "sbuf" and room.may_be_missing and size_bytes > TINY_BYTES:
+            elif first and place == "sbuf" and room.may_be_missing and size_bytes > TINY_BYTES:
                 self.pending[made] = _Store("spill", size_bytes, row_bytes, (row,), source, scope, room, step=self.step)
 
     def write_stacked(self, datum: int, whole: int, waits: tuple[int, ...], loop: Block | None, source: str, scope: str) -> bool:
@@ -279,8 +280,9 @@ class _Writer:
         for datum in block.results:
             self.made_by[datum] = end
             self.set_ready(datum, (end,))
-        for carry in block.carries:
-            self.write_stores(carry.after, end, block.source, block.scope)
+        for datum in writes_of(block):
+            if not any(datum == stack.whole for stack in block.stacked):
+                self.write_stores(datum, end, block, datum in block.results)
 
     def carried(self, carry: Carry, begin: int) -> tuple[tuple[int, ...], int]:
         """Rows of an iteration that read a carried value, and the row that makes the next one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from trn_jax.graph.instruction import Instruction
@@ -25,7 +25,7 @@ class Datum(NamedTuple):
     Attributes:
         size_bytes: Bytes in memory.
         row_bytes: Contiguous bytes of the innermost dimension.
-        place: "hbm" (program inputs, captured arrays, and updates of those in place), "sbuf", "psum" (a product not yet
+        place: "hbm" (program inputs and captured arrays), "sbuf", "psum" (a product not yet
             evacuated), or "slice" (what one iteration of a loop takes from a scanned array).
     """
 
@@ -41,7 +41,7 @@ class Step:
     Attributes:
         instruction: What runs.
         reads: Data it reads, by number, each once.
-        writes: Data it makes.
+        writes: Data it makes, or changes in place.
         after: Data it waits for without reading it: the outcome of a condition.
         chain: Element-wise chain it belongs to (see `graph.chains`), -1 outside any.
         elementwise: Whether it is one element-wise operation on its own.
@@ -164,6 +164,38 @@ def reads_of(item: Step | Block) -> tuple[int, ...]:
     whole = [datum for cut in item.sliced for datum in cut.whole]
     part = [datum for stack in item.stacked for datum in stack.part]
     return (*before, *following, *whole, *part, *item.condition)
+
+
+def writes_of(item: Step | Block) -> tuple[int, ...]:
+    """What an item makes or changes in place: for a loop its results, and outer data that its steps change."""
+    if isinstance(item, Step):
+        return item.writes
+    changed = [datum for inner in walk(item.items) if isinstance(inner, Step) for datum in inner.writes if datum in inner.reads]
+    return tuple(dict.fromkeys((*item.results, *changed)))
+
+
+def renamed(items: Items, names: dict[int, int]) -> Items:
+    """The items with some data under other numbers."""
+
+    def new(data: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(names.get(datum, datum) for datum in data))
+
+    result: list[Step | Block] = []
+    for item in items:
+        if isinstance(item, Step):
+            result.append(replace(item, reads=new(item.reads), writes=new(item.writes), after=new(item.after)))
+        else:
+            result.append(
+                replace(
+                    item,
+                    items=renamed(item.items, names),
+                    carries=tuple(Carry(new(c.before), c.inside, new(c.following), c.after) for c in item.carries),
+                    sliced=tuple(Sliced(new(cut.whole), cut.part) for cut in item.sliced),
+                    stacked=tuple(Stacked(new(stack.part), stack.whole) for stack in item.stacked),
+                    condition=new(item.condition),
+                )
+            )
+    return tuple(result)
 
 
 def walk(items: Sequence[Step | Block]) -> Iterator[Step | Block]:
