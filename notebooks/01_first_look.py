@@ -108,12 +108,12 @@ def batch_at(step, size=8):
 
 
 figure, axes = plt.subplots(figsize=(6, 3))
-for name, step_function in {"plain fp32 JAX": in_fp32, "Trainium2, bf16 matmuls": on_trainium}.items():
+for name, step_function, width in (("plain fp32 JAX", in_fp32, 4), ("Trainium2, bf16 matmuls", on_trainium, 1)):
     weights, moments, losses = params, optimizer.init(params), []
     for step in range(60):
         weights, moments, loss = step_function(weights, moments, batch_at(step))
         losses.append(float(loss))
-    axes.plot(losses, label=name)
+    axes.plot(losses, label=name, linewidth=width)
 axes.set(xlabel="step", ylabel="loss (nats per byte)")
 axes.legend()
 plt.show()
@@ -130,8 +130,12 @@ report = trn_jax.estimate(program, chip)
 print(report.to_table())
 
 # %%
+report.timeline()
+plt.show()
+
+# %%
 gradient = jax.grad(lambda c: trn_jax.latency(program, c))(chip)
-print(f"one more byte/s of DMA bandwidth changes the step by {float(gradient.dma.bandwidth_bytes_per_s):.2e} s")
+print(f"one more byte/s of HBM bandwidth changes the step by {float(gradient.hbm.bandwidth_bytes_per_s):.2e} s")
 trn_jax.elasticity(program, chip)
 
 # %% [markdown]

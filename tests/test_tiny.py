@@ -53,8 +53,8 @@ def test_the_step_has_a_time_a_report_and_a_derivative_in_the_chip():
     assert 0 < report.engines["tensor"].busy_s < report.latency_s
     assert report.bottleneck in report.to_table()
 
-    faster = CHIP.replace({"dma.bandwidth_bytes_per_s": 2 * CHIP.dma.bandwidth_bytes_per_s})
-    slope = jax.grad(lambda chip: trn_jax.latency(program, chip))(CHIP).dma.bandwidth_bytes_per_s
+    faster = CHIP.replace({"hbm.bandwidth_bytes_per_s": 2 * CHIP.hbm.bandwidth_bytes_per_s})
+    slope = jax.grad(lambda chip: trn_jax.latency(program, chip))(CHIP).hbm.bandwidth_bytes_per_s
     assert trn_jax.latency(program, faster) < seconds
     assert slope < 0
 

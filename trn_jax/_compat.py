@@ -19,6 +19,10 @@ from jax.interpreters import ad
 from trn_jax.errors import UnsupportedError
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While, last_uses
 
+# Frames of these files are not the user's: a primitive's source line is the nearest one outside.
+for _file in ("_compat.py", "emulate.py", "cast_report.py", "graph/run.py", "timing/trace.py"):
+    source_info_util.register_exclusion(str(Path(__file__).parent / _file))
+
 Evaluate = Callable[[Graph, Sequence[Any], Any], list[Any]]
 
 REF_PRIMITIVES = frozenset({"new_ref", "get", "swap", "addupdate", "ref_get", "ref_set", "freeze", "empty_ref"})
