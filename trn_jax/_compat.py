@@ -7,6 +7,7 @@ is read here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -48,7 +49,7 @@ class Traced:
             return fn(*full_args, **full_kwargs)
 
         closed, shape = jax.make_jaxpr(flat_fn, return_shape=True)(*self.operands)
-        self.graph = to_graph(closed)
+        self.graph = to_graph(closed, getattr(fn, "__name__", ""))
         self.out_tree = jax.tree.structure(shape)
 
 
@@ -57,15 +58,16 @@ def trace_graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     return Traced(fn, args, kwargs)
 
 
-def to_graph(closed_jaxpr: Any) -> Graph:
-    """A Graph of a closed jaxpr."""
-    return _Builder().graph(closed_jaxpr.jaxpr, closed_jaxpr.consts)
+def to_graph(closed_jaxpr: Any, name: str = "") -> Graph:
+    """A Graph of a closed jaxpr; `name` stands for the source where no line of the user's made an operation."""
+    return _Builder(name).graph(closed_jaxpr.jaxpr, closed_jaxpr.consts)
 
 
 class _Builder:
     """Converts jaxprs; the same jaxpr object met twice (layers that share a traced function) is converted once."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._closed: dict[int, tuple[Any, Graph]] = {}
 
     def closed(self, closed_jaxpr: Any) -> Graph:
@@ -104,7 +106,7 @@ class _Builder:
                 "index": index,
                 "inputs": read_inputs,
                 "outputs": tuple(fresh(var) for var in eqn.outvars),
-                "source": source_info_util.summarize(eqn.source_info),
+                "source": source_info_util.summarize(eqn.source_info) or self._name,
                 "scope": str(eqn.source_info.name_stack),
             }
             nodes.append(self.node(eqn, fields))
