@@ -114,6 +114,16 @@ def test_scan_without_iterations_hands_its_carry_through():
     assert compute(program) == [("scalar", "activation", "sin")]
 
 
+def test_what_all_iterations_share_and_does_not_fit_is_loaded_by_each():
+    def f(w, x):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=10)[0]
+
+    program = trace(f, shape(4096, 4096), shape(16, 4096))  # 64 MiB
+    small = 16 * 4096 * 4
+    np.testing.assert_allclose(hbm_bytes(program, 4 * MIB), 10 * 64 * MIB + 2 * small)
+    assert hbm_bytes(program, 128 * MIB) == program.compulsory_bytes == 64 * MIB + 2 * small
+
+
 def training(w, xs):
     def loss(w, xs):
         return (jax.lax.scan(lambda x, _: (jnp.sin(x @ w), None), xs, None, length=12)[0] ** 2).sum()
@@ -161,11 +171,13 @@ def test_while_loop_runs_as_often_as_told(trips, loops, sines):
     assert sum(row["repeats"] for row in program.to_table() if row["label"] == "activation sin") == trips
 
 
-def test_iterations_of_a_while_loop_wait_for_its_condition():
-    table = trace(collatz, shape(64, 64), trip_count=30).to_table()
-    (condition,) = [row["row"] for row in table if "less" in row["label"]]
-    (sine,) = [row for row in table if row["label"] == "activation sin"]
-    assert condition in sine["waits"]
+@pytest.mark.parametrize("trips", [3, 30])
+def test_iterations_of_a_while_loop_wait_for_its_condition(trips):
+    table = trace(collatz, shape(64, 64), trip_count=trips).to_table()
+    conditions = [row["row"] for row in table if "less" in row["label"]]
+    sines = [row["waits"] for row in table if row["label"] == "activation sin"]
+    assert len(conditions) == len(sines)
+    assert all(condition in waits for condition, waits in zip(conditions, sines, strict=True))
 
 
 def test_trip_counts_by_source_line_and_scope():

@@ -135,6 +135,14 @@ def test_reread_pieces_follow_the_curve(work):
     assert reread_pieces(work, lhs, rhs, resident_bytes=2 * MIB) == []
 
 
+def test_products_choose_the_better_way_to_block():
+    block = BLOCK_SHARE * 24 * MIB
+    flat = reread_bytes(Work(m=16384, k=1024, n=16384), 64 * MIB, 64 * MIB, 24 * MIB)
+    np.testing.assert_allclose(flat, 64 * MIB * (64 * MIB / block - 1))  # rows of one operand stay
+    deep = reread_bytes(Work(m=2048, k=65536, n=2048), 512 * MIB, 512 * MIB, 24 * MIB)
+    np.testing.assert_allclose(deep, 2 * 512 * MIB * (2048 / (block / 4) ** 0.5 - 1))  # a square of sums stays
+
+
 def test_gathers_read_rows_of_a_table_in_hbm_not_the_table():
     program = trace(lambda table, ids: jnp.tanh(table.at[ids].get(mode="clip")), shape(100_000, 512), shape(64, dtype=jnp.int32))
     assert program.compulsory_bytes < 1.1 * (64 * 512 * 4 * 2)
@@ -188,6 +196,7 @@ def test_stacked_weights_are_loaded_slice_by_slice():
     program = trace(f, shape(256, 1024), shape(3, 1024, 1024))
     assert [row["bytes"] for row in traffic(program, "load") if row["bytes"] > MIB][1:] == [4 * MIB] * 2
     assert program.compulsory_bytes == (2 * 256 * 1024 + 3 * 1024 * 1024 + 1) * 4  # the sum finds the slices loaded
+    np.testing.assert_allclose(hbm_bytes(program, 4 * MIB) - program.compulsory_bytes, 8 * MIB)  # or most of them gone
 
 
 def test_tiny_inputs_and_outputs_share_a_row():

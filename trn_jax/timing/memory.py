@@ -76,7 +76,8 @@ class _Planner:
     def __init__(self, stream: Stream):
         self.stream, self.data = stream, stream.data
         self.rooms: dict[int, Room] = {}
-        self.loaded: dict[int, float] = {}  # data in HBM -> bytes of them, or of regions of them, that were loaded so far
+        self.seen: set[int] = set()  # data in HBM that were loaded so far
+        self.loaded_bytes: dict[int, float] = {}  # of them and their regions
         self.covered: set[int] = set()  # data in HBM that are loaded for the first time after regions or the whole of them were
         steps = [item for item in walk(stream.items) if isinstance(item, Step)]
         self.made_in_hbm = {datum for step in steps for datum in step.writes if self.data[datum].place == "hbm"}
@@ -101,13 +102,13 @@ class _Planner:
 
     def first_bytes(self, datum: int) -> float:
         """Bytes of data in HBM that nothing before has loaded; counts them as loaded."""
-        origin, size_bytes = self.stream.origin(datum), self.data[datum].size_bytes
-        if datum in self.loaded:
+        if datum in self.seen:
             return 0.0
-        before = self.loaded.get(origin, 0.0)
-        new_bytes = max(0.0, min(size_bytes, self.data[origin].size_bytes - before))
-        self.loaded[datum] = size_bytes
-        self.loaded[origin] = before + new_bytes
+        self.seen.add(datum)
+        origin = self.stream.origin(datum)
+        before = self.loaded_bytes.get(origin, 0.0)
+        new_bytes = max(0.0, min(self.data[datum].size_bytes, self.data[origin].size_bytes - before))
+        self.loaded_bytes[origin] = before + new_bytes
         if not new_bytes:
             self.covered.add(datum)
         return new_bytes

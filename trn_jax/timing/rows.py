@@ -331,8 +331,11 @@ class _Writer:
         """Rows after which all these data can be read."""
         rows: list[int] = []
         for datum in data:
-            found = self.ready.get(datum)
-            rows.extend(self.ready.get(self.stream.origin(datum), ()) if found is None else found)
+            origin = self.stream.origin(datum)
+            known = next((self.ready[d] for d in (datum, origin) if d in self.ready), None)
+            if known is None:  # an array of which slices were loaded
+                known = [row for region in self.regions.get(origin, ()) for row in self.ready.get(region, ())]
+            rows.extend(known)
         return tuple(rows)
 
     def set_all_ready(self, rows: dict[int, tuple[int, ...]]) -> None:

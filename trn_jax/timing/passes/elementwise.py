@@ -7,7 +7,7 @@ tensor_scalar  tensor_tensor  tensor_tensor   scalar_tensor_tensor; not for 16-b
 any            tensor_copy    the first       a cast on write is free, so is a copy
 tensor_copy    any            the second      a cast on read is free
 
-The first one's result must be read by the second alone. Basis: documented (NKI instruction reference).
+Inside a chain (see `graph.chains`) a result is read by the next step alone. Basis: documented (NKI instruction reference).
 """
 
 from __future__ import annotations
@@ -43,14 +43,12 @@ OPERATIONS = 2  # of one tensor_scalar or scalar_tensor_tensor, and before an ac
 
 def fuse_elementwise(stream: Stream) -> Stream:
     """Merges neighbours of element-wise chains, in program order, into the later one."""
-    readers = stream.readers()
-    alone = {datum for datum, count in readers.items() if count == 1 and datum not in stream.outputs}
-    return replace(stream, items=_items(stream, stream.items, alone))
+    return replace(stream, items=_items(stream, stream.items))
 
 
-def _items(stream: Stream, items: Items, alone: set[int]) -> Items:
+def _items(stream: Stream, items: Items) -> Items:
     result: list[Step | Block | None] = []
-    maker: dict[int, int] = {}  # data that only one step reads -> position of the step that makes it
+    maker: dict[int, int] = {}  # result of a step of a chain, which no step outside the chain reads -> position of the step
     last_read = {
         stream.origin(datum): position
         for position, item in enumerate(items)
@@ -60,7 +58,7 @@ def _items(stream: Stream, items: Items, alone: set[int]) -> Items:
     made = {datum for item in items for datum in (item.writes if isinstance(item, Step) else item.results)}
     for position, item in enumerate(items):
         if isinstance(item, Block):
-            item = replace(item, items=_items(stream, item.items, alone))
+            item = replace(item, items=_items(stream, item.items))
         elif item.chain >= 0:
             for datum in item.reads:
                 first = maker.get(datum)
@@ -77,8 +75,7 @@ def _items(stream: Stream, items: Items, alone: set[int]) -> Items:
                 if merged is not None:
                     item, result[first] = merged, None
                     last_read.update((stream.origin(read), max(position, last_read[stream.origin(read)])) for read in merged.reads)
-            if len(item.writes) == 1 and item.writes[0] in alone:
-                maker[item.writes[0]] = position
+            maker.update((datum, position) for datum in item.writes)
         result.append(item)
     return tuple(item for item in result if item is not None)
 
