@@ -50,6 +50,7 @@ def program(rows, loops=(), reuse_bytes=None, trips=None):
     work = [record.work if record else Work() for record, _ in rows]
     table = {field.name: np.array([getattr(w, field.name) for w in work], float) for field in dataclasses.fields(Work)}
     table["reuse_bytes"] = np.array([reuse_bytes.get(row, np.inf) for row in range(len(rows))], float)
+    table["reuse_slope"] = np.ones(len(rows))
     table["hbm"] = np.array([float(record is not None and record.engine == "dma") for record, _ in rows])
     table["trips"] = np.array([float(trips.get(row, 1)) for row in range(len(rows))])
     return Program(

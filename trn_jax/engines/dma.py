@@ -32,10 +32,15 @@ def copy_s(moved_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any) -> Any:
     return smooth_max(engines_s, stack_s, _width(engines_s, stack_s, smoothing))
 
 
-def transfer_s(moved_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any) -> Any:
-    """Seconds until the queue is free again: the copy, but no less than its transfers need to be issued."""
-    packets = moved_bytes / (chip.dma.engines * PACKET_BYTES)
-    issue_s = smooth_ceil(packets, smoothing, 1 / (chip.dma.engines * PACKET_BYTES)) * chip.dma.issue_s
+def transfer_s(size_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any, moved_bytes: Any = None) -> Any:
+    """Seconds until the queue is free again: the copy, but no less than its transfers need to be issued.
+
+    Where only a part has to move, that part of the transfers is issued.
+    """
+    moved_bytes = size_bytes if moved_bytes is None else moved_bytes
+    packets = size_bytes / (chip.dma.engines * PACKET_BYTES)
+    issued = smooth_ceil(packets, smoothing, 1 / (chip.dma.engines * PACKET_BYTES)) * moved_bytes / jnp.maximum(size_bytes, 1.0)
+    issue_s = issued * chip.dma.issue_s
     busy_s = copy_s(moved_bytes, row_bytes, chip, smoothing)
     return smooth_max(busy_s, issue_s, _width(busy_s, issue_s, smoothing))
 
@@ -61,7 +66,7 @@ def moved_bytes(size_bytes: Any, reuse_bytes: Any, chip: Chip, smoothing: Any, s
     sbuf_bytes = chip.sbuf.size_bytes
     finite = jnp.isfinite(reuse_bytes)
     reuse_bytes = jnp.where(finite, reuse_bytes, 0.0)
-    missing = slope * smooth_relu(reuse_bytes - sbuf_bytes, width(smoothing, sbuf_bytes))
+    missing = smooth_relu(slope * (reuse_bytes - sbuf_bytes), width(smoothing, size_bytes))
     moved = smooth_min(missing, size_bytes, _width(missing, size_bytes, smoothing))
     if not is_hard(smoothing):
         moved = moved + smoothing * size_bytes * reuse_bytes / (reuse_bytes + sbuf_bytes)
@@ -78,7 +83,7 @@ def _width(a: Any, b: Any, smoothing: Any) -> Any:
 
 def _cost(work: Any, chip: Chip, smoothing: Any, share: float) -> Cost:
     moved = moved_bytes(work.bytes, getattr(work, "reuse_bytes", np.inf), chip, smoothing, getattr(work, "reuse_slope", 1.0))
-    occupancy_s = transfer_s(moved / share, work.row_bytes, chip, smoothing)
+    occupancy_s = transfer_s(work.bytes / share, work.row_bytes, chip, smoothing, moved / share)
     part = moved / jnp.maximum(work.bytes, 1.0)  # data that is still in SBUF is there at once
     return Cost(occupancy_s, occupancy_s + part * chip.dma.latency_s, jnp.maximum(jnp.ceil(work.bytes / TILE_BYTES), 1.0))
 
