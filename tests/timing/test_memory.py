@@ -162,6 +162,16 @@ def test_a_cache_is_updated_in_place():
     assert (update["bytes"], load["label"], load["waits"]) == (4096, "dma_copy load", (update["row"],))
 
 
+def test_an_output_is_stored_after_its_last_change():
+    def f(x, row):
+        return jax.lax.dynamic_update_slice(jnp.sin(x), row, (0, 0))
+
+    table = trace(f, shape(256, 1024), shape(1, 1024)).to_table()
+    (store,) = [row for row in table if row["label"] == "dma_copy store"]
+    (update,) = [row["row"] for row in table if "update" in row["label"]]
+    assert store["waits"] == (update,)
+
+
 def test_a_cache_that_a_loop_carries_is_updated_in_place():
     def decode(cache, tokens):
         def step(cache, x):

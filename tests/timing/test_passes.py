@@ -51,6 +51,14 @@ def test_a_value_read_twice_is_written():
     assert len(fused(shared, X)) == 3
 
 
+def test_row_maximum_is_the_bias_of_exp():
+    def f(x):
+        y = jnp.sin(x)
+        return jnp.exp(y - jnp.broadcast_to(y.max(-1, keepdims=True), y.shape))
+
+    assert fused(f, X, passes=DEFAULT) == [("activation", "sin"), ("tensor_reduce", "maximum"), ("activation", "subtract+exp")]
+
+
 def test_an_output_inside_a_chain_is_written():
     def f(x):
         y = x * 2.0

@@ -7,14 +7,15 @@ tensor_scalar  tensor_tensor  tensor_tensor   scalar_tensor_tensor; not for 16-b
 any            tensor_copy    the first       a cast on write is free, so is a copy
 tensor_copy    any            the second      a cast on read is free
 
-Inside a chain (see `graph.chains`) a result is read by the next step alone. Basis: documented (NKI instruction reference).
+Inside a chain (see `graph.chains`) a result is read by the next step alone, and is as large as what it is made from, so that
+keeping that until the later instruction takes no more of SBUF. Basis: documented (NKI instruction reference).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from trn_jax.timing.stream import Block, Items, Step, Stream, reads_of, walk
+from trn_jax.timing.stream import Block, Items, Step, Stream
 
 AFFINE = frozenset({"add", "subtract", "multiply", "negative"})
 SINGLE = frozenset(
@@ -43,38 +44,24 @@ OPERATIONS = 2  # of one tensor_scalar or scalar_tensor_tensor, and before an ac
 
 def fuse_elementwise(stream: Stream) -> Stream:
     """Merges neighbours of element-wise chains, in program order, into the later one."""
-    return replace(stream, items=_items(stream, stream.items))
+    return replace(stream, items=_items(stream.items))
 
 
-def _items(stream: Stream, items: Items) -> Items:
+def _items(items: Items) -> Items:
     result: list[Step | Block | None] = []
     maker: dict[int, int] = {}  # result of a step of a chain, which no step outside the chain reads -> position of the step
-    last_read = {
-        stream.origin(datum): position
-        for position, item in enumerate(items)
-        for inner in ((item,) if isinstance(item, Step) else (item, *walk(item.items)))
-        for datum in reads_of(inner)
-    }
-    made = {datum for item in items for datum in (item.writes if isinstance(item, Step) else item.results)}
     for position, item in enumerate(items):
         if isinstance(item, Block):
-            item = replace(item, items=_items(stream, item.items))
+            item = replace(item, items=_items(item.items))
         elif item.chain >= 0:
             for datum in item.reads:
                 first = maker.get(datum)
                 producer = None if first is None else result[first]
                 if first is None or not isinstance(producer, Step) or producer.chain != item.chain:
                     continue
-                dying = sum(
-                    stream.data[read].size_bytes
-                    for read in map(stream.origin, producer.reads)
-                    if read in made and stream.data[read].place == "sbuf" and last_read[read] < position and read not in stream.outputs
-                )
-                # Keeping the operands until the later instruction must not take more SBUF than the result they replace.
-                merged = _merged(producer, item, datum) if dying <= stream.data[datum].size_bytes else None
+                merged = _merged(producer, item, datum)
                 if merged is not None:
                     item, result[first] = merged, None
-                    last_read.update((stream.origin(read), max(position, last_read[stream.origin(read)])) for read in merged.reads)
             maker.update((datum, position) for datum in item.writes)
         result.append(item)
     return tuple(item for item in result if item is not None)
