@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trn_jax.errors import ProgramError
 from trn_jax.graph.chains import chains, is_elementwise
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While
 from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
+from trn_jax.timing.groups import locality
 from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream, renamed
+from trn_jax.timing.trip_counts import TripCounts
 
 UNROLLED_TRIPS = 8  # loops up to this long are unrolled exactly
 LONGEST_ROW_BYTES = 65536.0
@@ -51,7 +52,7 @@ def flatten(graph: Graph, numerics: Numerics, trip_count: int | Mapping[str, int
         NoRuleError: For a primitive without a rule.
         ProgramError: For a while loop without a trip count.
     """
-    flattener = _Flattener(numerics, trip_count)
+    flattener = _Flattener(numerics, TripCounts(trip_count))
     inputs = [Ref(flattener.datum(value, "hbm")) for value in graph.inputs]
     results = flattener.graph(graph, inputs)
     outputs: dict[int, float] = {}
@@ -61,7 +62,7 @@ def flatten(graph: Graph, numerics: Numerics, trip_count: int | Mapping[str, int
             outputs[datum] = max(outputs.get(datum, 0.0), flattener.data[datum].size_bytes * ref.copies)
         if ref.datum == NOTHING:
             copied_bytes += value.size_bytes
-    flattener.check_trip_counts()
+    flattener.trip_counts.check_all_used()
     return Stream(
         items=tuple(flattener.items), data=tuple(flattener.data), regions=flattener.regions, outputs=outputs, copied_bytes=copied_bytes
     )
@@ -70,7 +71,7 @@ def flatten(graph: Graph, numerics: Numerics, trip_count: int | Mapping[str, int
 @dataclass
 class _Flattener:
     numerics: Numerics
-    trip_count: int | Mapping[str, int] | None
+    trip_counts: TripCounts
     data: list[Datum] = field(default_factory=list)
     items: list[Step | Block] = field(default_factory=list)
     regions: dict[int, int] = field(default_factory=dict)  # region -> data it was cut from
@@ -82,7 +83,6 @@ class _Flattener:
     graphs: list[Graph] = field(default_factory=list)  # keeps the graphs alive whose id is a key
     next_chain: int = 0
     after: tuple[int, ...] = ()
-    used_trip_counts: set[str] = field(default_factory=set)
 
     def datum(self, value: Value, place: str) -> int:
         row = value.shape[-1] if value.shape else 1
@@ -159,7 +159,7 @@ class _Flattener:
                     elementwise=is_elementwise(op),
                     tensors=tensors,
                     rows=largest.size / max(1, largest.shape[-1] if largest.shape else 1),
-                    locality=_locality(op, instruction),
+                    locality=locality(op, instruction),
                     pinned=not op.outputs or "callback" in op.name,
                     functions=(instruction.function or op.name,),
                     sources=(op.source,),
@@ -259,7 +259,7 @@ class _Flattener:
     def while_loop(self, node: While, refs: Sequence[Ref]) -> list[Ref]:
         split, stop = node.condition_num_consts, node.condition_num_consts + node.body_num_consts
         condition_consts, consts, carry = refs[:split], refs[split:stop], list(refs[stop:])
-        trips = self.trips(node)
+        trips = self.trip_counts.of(node)
         if trips > UNROLLED_TRIPS:
             return self.block(node, node.body, consts, carry, trips, condition=(node.condition, condition_consts))
         outside = self.after
@@ -331,46 +331,6 @@ class _Flattener:
         _, items, outputs = max(alternatives, key=lambda alternative: alternative[0])
         self.items.extend(items)
         return outputs
-
-    def trips(self, node: While) -> int:
-        """The trip count given for a while loop."""
-        where = f"{node.source}{f' in {node.scope}' if node.scope else ''}"
-        given = self.trip_count
-        if isinstance(given, Mapping):
-            keys = [key for key in given if key in node.source or (node.scope and key in node.scope)]
-            self.used_trip_counts.update(keys)
-            given = given[keys[0]] if keys else None
-        if given is None:
-            raise ProgramError(
-                f"The while loop at {where} runs an unknown number of times. Say how often: trn_jax.trace(..., trip_count=N) for all while "
-                'loops, or trip_count={"part of the source line or scope": N} for each. (jax.lax.scan, and fori_loop with Python bounds, '
-                "need none.)"
-            )
-        return given
-
-    def check_trip_counts(self) -> None:
-        if isinstance(self.trip_count, Mapping):
-            unused = [key for key in self.trip_count if key not in self.used_trip_counts]
-            if unused:
-                raise ProgramError(f"trip_count names {unused[0]!r}, but no while loop has that in its source line or scope.")
-
-
-ROW_BY_ROW = frozenset({"tensor_copy", "rng", "iota", "select"})
-
-
-def _locality(op: Op, instruction: Instruction) -> str:
-    """Whether an instruction works row by row: see `Step`."""
-    if instruction.engine == "tensor":
-        return "head"
-    if is_elementwise(op) or instruction.kind in ROW_BY_ROW:
-        return "rows"
-    if instruction.engine != "vector" or not op.inputs:
-        return ""
-    axes, rank = op.params.get("axes", op.params.get("axis")), len(op.inputs[0].shape)
-    reduced = set(axes) if isinstance(axes, (tuple, list)) else {axes}
-    if reduced == set(range(rank - len(reduced), rank)) and len(reduced) < rank:
-        return "rows"
-    return "sink" if instruction.kind == "tensor_reduce" else ""
 
 
 def work_of(item: Step | Block) -> float:

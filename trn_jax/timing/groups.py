@@ -7,7 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trn_jax.graph.chains import is_elementwise
+from trn_jax.graph.graph import Op
+from trn_jax.graph.instruction import Instruction
 from trn_jax.timing.stream import Block, Step
+
+ROW_BY_ROW = frozenset({"tensor_copy", "rng", "iota", "select"})
+
+
+def locality(op: Op, instruction: Instruction) -> str:
+    """How an instruction can share a loop over tiles of rows with its neighbours: see `Step`."""
+    if instruction.engine == "tensor":
+        return "head"
+    if is_elementwise(op) or instruction.kind in ROW_BY_ROW:
+        return "rows"
+    if instruction.engine != "vector" or not op.inputs:
+        return ""
+    axes, rank = op.params.get("axes", op.params.get("axis")), len(op.inputs[0].shape)
+    reduced = set(axes) if isinstance(axes, (tuple, list)) else {axes}
+    if reduced == set(range(rank - len(reduced), rank)) and len(reduced) < rank:
+        return "rows"
+    return "sink" if instruction.kind == "tensor_reduce" else ""
 
 
 def groups(items: Sequence[Step | Block]) -> list[int]:

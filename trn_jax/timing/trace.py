@@ -17,6 +17,7 @@ from trn_jax.timing.live import live
 from trn_jax.timing.passes import DEFAULT, apply_passes, checked_passes
 from trn_jax.timing.program import Program
 from trn_jax.timing.rows import build_program
+from trn_jax.timing.trip_counts import TripCounts
 
 
 def trace(
@@ -58,7 +59,7 @@ def trace(
         raise ProgramError(
             f"trace takes a function and its arguments, but its first argument is {f!r}. Give the function itself, not its result."
         )
-    _check_trip_count(trip_count)
+    TripCounts(trip_count)  # refuses what is no count before anything is traced
     passes = checked_passes(passes)
     function, numerics = _emulated(f)
     if numerics is None:
@@ -103,12 +104,3 @@ def _emulated(f: Callable[..., Any]) -> tuple[Callable[..., Any], Numerics | Non
     if isinstance(numerics, Numerics) and function is not None and getattr(inner, "__wrapped__", None) is function:
         return function, numerics
     return f, None
-
-
-def _check_trip_count(trip_count: Any) -> None:
-    counts = trip_count.values() if isinstance(trip_count, Mapping) else () if trip_count is None else (trip_count,)
-    for count in counts:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ProgramError(
-                f"trip_count={trip_count!r} is not accepted; give a non-negative int, or a dict of them by source line or scope."
-            )
