@@ -205,6 +205,21 @@ def test_named_scopes_are_kept():
     assert {row.scope for row in trace(f, shape(64, 1024)).structure.rows} == {"attention"}
 
 
+@pytest.mark.parametrize("trips", [3, 20], ids=["unrolled", "loop"])
+def test_scopes_inside_loops_and_calls_follow_those_around_them(trips):
+    @jax.jit
+    def layer(x):
+        with jax.named_scope("mlp"):
+            return jnp.tanh(x)
+
+    def f(x):
+        with jax.named_scope("blocks"):
+            return jax.lax.scan(lambda x, _: (layer(x), None), x, None, length=trips)[0]
+
+    scopes = {row.scope for row in trace(f, shape(64, 1024)).structure.rows if "tanh" in row.label}
+    assert scopes == {"blocks/mlp"}
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

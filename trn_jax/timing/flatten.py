@@ -83,6 +83,7 @@ class _Flattener:
     graphs: list[Graph] = field(default_factory=list)  # keeps the graphs alive whose id is a key
     next_chain: int = 0
     after: tuple[int, ...] = ()
+    scope: str = ""
 
     def datum(self, value: Value, place: str) -> int:
         row = value.shape[-1] if value.shape else 1
@@ -163,7 +164,7 @@ class _Flattener:
                     pinned=not op.outputs or "callback" in op.name,
                     functions=(instruction.function or op.name,),
                     sources=(op.source,),
-                    scopes=(op.scope,),
+                    scopes=(self.within(op.scope),),
                 )
             )
             previous = writes
@@ -200,6 +201,16 @@ class _Flattener:
         return self.cuts[full_key]
 
     def compound(self, node: Node, refs: Sequence[Ref]) -> list[Ref]:
+        """A call, loop or branch; names of scopes inside it are relative to its own."""
+        outside, self.scope = self.scope, self.within(node.scope)
+        outputs = self.inside(node, refs)
+        self.scope = outside
+        return outputs
+
+    def within(self, scope: str) -> str:
+        return "/".join(filter(None, (self.scope, scope)))
+
+    def inside(self, node: Node, refs: Sequence[Ref]) -> list[Ref]:
         match node:
             case Call():
                 return self.call(node, refs)
@@ -312,7 +323,7 @@ class _Flattener:
                 stacked=tuple(Stacked(self.pieces(ref), whole.datum) for ref, whole in zip(stacked, results[len(carry) :], strict=True)),
                 condition=go_on,
                 source=node.source,
-                scope=node.scope,
+                scope=self.scope,
             ),
         )
         self.items.extend(renamed(block, kept))
