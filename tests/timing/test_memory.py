@@ -116,6 +116,10 @@ def test_large_products_read_operands_again_unless_one_of_them_fits():
     assert len(traffic(big, "reread")) == len(KNOTS_BYTES)
     assert hbm_bytes(big, 24 * MIB) > 2 * big.compulsory_bytes
     assert hbm_bytes(big, 1024 * MIB) == big.compulsory_bytes
+    product, reader = (next(row for row in big.to_table() if row["kind"] == kind) for kind in ("nc_matmul", "tensor_copy"))
+    last = traffic(big, "reread")[-1]["row"]
+    assert last not in product["waits"]  # the operands are read again while the product goes on
+    assert last in reader["waits"]
     thin = trace(jnp.matmul, shape(128, 8192), shape(8192, 8192))
     assert hbm_bytes(thin, 24 * MIB) == thin.compulsory_bytes
 

@@ -169,8 +169,7 @@ class _Writer:
     def write_step(self, step: Step, reloads: dict[int, Room], stacked: dict[int, int], loop: Block | None) -> None:
         source, scope = _where(step)
         waits = [row for datum in (*step.reads, *step.after) for row in self.waits([datum])]
-        if step.instruction.kind == "nc_matmul":
-            waits += self.write_rereads(step, reloads, waits, source, scope)
+        rereads = self.write_rereads(step, reloads, waits, source, scope) if step.instruction.kind == "nc_matmul" else []
         direct = step.in_place and all(datum in self.stream.outputs and datum not in self.read_again for datum in step.writes)
         hbm = step.in_place and (direct or any(self.data[datum].place in ("hbm", "slice") for datum in step.reads))
         label = f"{step.instruction.kind} {'+'.join(step.functions)}"
@@ -179,14 +178,18 @@ class _Writer:
             self.note_read(datum, row)
         for datum in step.writes:
             self.made_by[datum] = row
-            self.set_ready(datum, (row,))
+            self.set_ready(datum, (row, *rereads))
             if datum in stacked and self.write_stacked(datum, stacked[datum], (row,), loop, source, scope):
                 continue  # what is stored for the stack need not be spilled
             if not direct:
                 self.write_stores(datum, row, step, datum not in step.reads)
 
     def write_rereads(self, step: Step, reloads: dict[int, Room], waits: Sequence[int], source: str, scope: str) -> list[int]:
-        """What a blocked product reads from HBM again because SBUF holds neither operand."""
+        """What a blocked product reads from HBM again because SBUF holds neither operand.
+
+        It goes on while the product is computed, so not the product waits for it but whoever reads the product; the largest piece is
+        last, because a reader may start with its beginning.
+        """
         operands = step.reads if len(step.reads) > 1 else step.reads * 2
         if not operands:
             return []
@@ -196,7 +199,7 @@ class _Writer:
         )
         pieces = reread_pieces(step.instruction.work, lhs.size_bytes, rhs.size_bytes, resident_bytes)
         row_bytes = min(lhs.row_bytes, rhs.row_bytes)
-        return [self.dma("reread", size, row_bytes, waits, source, scope, room) for size, room in pieces]
+        return [self.dma("reread", size, row_bytes, waits, source, scope, room) for size, room in sorted(pieces)]
 
     def write_stores(self, datum: int, row: int, item: Step | Block, first: bool) -> None:
         """What leaves SBUF: outputs after their last change, other data once made (`first`) if some use may find them evicted."""
