@@ -20,9 +20,9 @@ from trn_jax.design.limits import LIMITS, slack_bytes
 from trn_jax.errors import ChipError, ProgramError
 from trn_jax.graph.instruction import ENGINES
 from trn_jax.report.inputs import Programs, check_one_chip, named_programs
+from trn_jax.timing.exact import precision
 from trn_jax.timing.overlap import overlap_levels
 from trn_jax.timing.program import Program
-from trn_jax.timing.recurrence import precision
 from trn_jax.timing.schedule import schedule
 from trn_jax.units import unit_of
 

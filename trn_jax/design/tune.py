@@ -21,8 +21,8 @@ from trn_jax.design.start_points import start_points
 from trn_jax.design.tuned import Tuned
 from trn_jax.errors import ChipError, ProgramError, UnsupportedError
 from trn_jax.report.inputs import Programs, check_one_chip, named_programs
+from trn_jax.timing.exact import precision
 from trn_jax.timing.overlap import overlap_levels
-from trn_jax.timing.recurrence import precision
 
 _LAST_SHARE = 0.05  # of the learning rate in the last step
 

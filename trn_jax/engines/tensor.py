@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
@@ -164,8 +165,8 @@ def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
     """
     t = chip.tensor
     passes = operand_passes(t, static)
-    held_m = _cycles(work.m, work.k, work.n, t, passes, smoothing)
-    held_n = _cycles(work.n, work.k, work.m, t, passes, smoothing)
+    both_ways = jax.vmap(lambda stationary, moving: _cycles(stationary, work.k, moving, t, passes, smoothing))  # half the program
+    held_m, held_n = both_ways(jnp.stack([work.m, work.n]), jnp.stack([work.n, work.m]))
     return _cost(work.batch * smooth_min(held_m, held_n, width(smoothing, jnp.minimum(held_m, held_n))), work, t)
 
 

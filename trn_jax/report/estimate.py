@@ -18,9 +18,9 @@ from trn_jax.report.report import EngineTime, Operation, Report
 from trn_jax.report.slices import engine_slices
 from trn_jax.report.warmup import warmup_s
 from trn_jax.timing.bound import bound
+from trn_jax.timing.exact import precision
 from trn_jax.timing.overlap import overlap_levels
 from trn_jax.timing.program import Program
-from trn_jax.timing.recurrence import precision
 from trn_jax.timing.schedule import Schedule, schedule
 
 

@@ -48,7 +48,7 @@ def overlap_levels(overlap: Any) -> tuple[Any, Any]:
     else:
         levels = (overlap, overlap)
     for level in levels:
-        if isinstance(level, (str, bool)) or jnp.shape(level) != ():
+        if isinstance(level, (str, bool, list, tuple)) or jnp.shape(level) != ():
             raise ProgramError(f"overlap = {overlap!r}. {accepted}")
         if isinstance(level, (numbers.Real, np.generic)) and not 0 <= float(level) <= 1:
             raise ProgramError(f"overlap = {overlap!r}: {float(level):g} is not between 0 and 1. {accepted}")

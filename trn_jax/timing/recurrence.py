@@ -14,7 +14,6 @@ to the rows it read, in place. Differentiating the scan itself would add a whole
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from typing import Any
 
@@ -29,11 +28,6 @@ from trn_jax.timing.smoothing import smooth_max
 from trn_jax.timing.steps import WAITS
 
 NEVER = -1e12  # earlier than anything: what has not happened in the iteration that a token marks; any such number gives the same
-
-
-def precision(dtype: Any) -> Any:
-    """A context in which arrays of this dtype can be made, whatever the caller's jax_enable_x64; float32 needs none."""
-    return jax.enable_x64(True) if jnp.dtype(dtype) == np.float64 else contextlib.nullcontext()
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -70,8 +64,7 @@ def _start(plan: Plan, table: Table) -> Any:
     start = np.full((plan.slots, 2, plan.tokens, 1), NEVER if plan.marks else 0.0)
     for mark in plan.marks:
         start[mark] = 0.0
-    with precision(table.gap.dtype):
-        return jnp.broadcast_to(jnp.asarray(start, table.gap.dtype), (*start.shape[:-1], table.gap.shape[-1]))
+    return jnp.broadcast_to(jnp.asarray(start, table.gap.dtype), (*start.shape[:-1], table.gap.shape[-1]))
 
 
 def _steps(plan: Plan) -> dict[str, np.ndarray]:
@@ -122,8 +115,7 @@ def _run_forward(plan: Plan, hard: bool, table: Table, smoothing: Any) -> tuple[
 
 def _run_backward(plan: Plan, hard: bool, residuals: Any, cotangent: Any) -> tuple[Any, Any]:
     table, smoothing, history = residuals
-    with precision(table.gap.dtype):
-        return _reverse(plan, hard, table, smoothing, history, cotangent)
+    return _reverse(plan, hard, table, smoothing, history, cotangent)
 
 
 def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Any, cotangent: Any) -> tuple[Any, Any]:

@@ -14,16 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from trn_jax.chips import Chip
 from trn_jax.errors import ChipError, ProgramError
 from trn_jax.graph.instruction import ENGINES
 from trn_jax.timing.cost import Table, positions, price
+from trn_jax.timing.exact import in_float64
 from trn_jax.timing.intervals import add_intervals, serial_rows
 from trn_jax.timing.overlap import SERIAL, mixture
 from trn_jax.timing.plan import main_plan
 from trn_jax.timing.program import Program, Structure
-from trn_jax.timing.recurrence import precision, run
+from trn_jax.timing.recurrence import run
 from trn_jax.timing.smoothing import is_hard, smooth_max_over, width
 
 
@@ -75,13 +77,22 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
     if name not in ("float32", "float64"):
         raise ProgramError(f"dtype = {name!r}: times are computed in 'float64' (exact) or 'float32' (sweeps of many chips).")
     weights = mixture(overlap, "collective" in program.structure.engines)
+    leaves, treedef = jax.tree.flatten((program, chip, smoothing, weights))
+    traced = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
     returned = jax.dtypes.canonicalize_dtype(float)
-    with precision(name):
-        weights = {mode: jnp.asarray(weight, name) for mode, weight in weights.items()}
-        scalar = jnp.asarray(smoothing, name)
-        chip = jax.tree.map(lambda leaf: jnp.asarray(leaf, name), chip)
-        result = function(program, chip, scalar, weights, hard=is_hard(smoothing), dtype=name)
+
+    def compute(*values: Any) -> Any:
+        everything = dict(enumerate(leaves)) | dict(zip(traced, values, strict=True))
+        arrays = [jnp.asarray(everything[index], name) for index in range(len(leaves))]
+        result = function(*jax.tree.unflatten(treedef, arrays), hard=is_hard(smoothing), dtype=name)
         return jax.tree.map(lambda x: x.astype(returned), result)
+
+    if name == "float32" or returned == np.float64:
+        return compute(*(leaves[index] for index in traced))
+    if traced:  # what is known stays out of it, as exact as it was given
+        return in_float64(compute)(*(leaves[index] for index in traced))
+    with jax.enable_x64(True):
+        return compute()
 
 
 @partial(jax.jit, static_argnames=("hard", "dtype"))
