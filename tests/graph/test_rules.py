@@ -99,3 +99,13 @@ def test_a_registered_rule_runs_and_rounds():
         assert fn(jnp.array([1 + 2**-9])).tolist() == [2.0]
     finally:
         del RULES["double_for_test"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "operands"),
+    [((8, 32), "tensor_tensor", 2), ((1, 32), "tensor_tensor", 2), ((8, 1), "tensor_scalar", 1), ((1, 1), "tensor_scalar", 1)],
+)
+def test_an_operand_that_changes_along_a_row_is_streamed(shape, kind, operands):
+    graph = trace_graph(lambda x, y: jax.lax.add(x, y) if x.shape == y.shape else x + y, jnp.ones((8, 32)), jnp.ones(shape)).graph
+    (instruction,) = (i for node in walk(graph) if node.name == "add" and isinstance(node, Op) for i in lower(node, Numerics()))
+    assert (instruction.kind, instruction.work.operands) == (kind, operands)

@@ -6,6 +6,8 @@ Basis: documented (NKI architecture guide and API: Vector takes two-tensor opera
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from trn_jax.graph.graph import Op
@@ -94,9 +96,8 @@ def _alu(op: Op, numerics: Numerics) -> Instruction:
     function = ALU[op.name]
     if function in ("add", "subtract", "multiply", "divide", "mod", "power") and _is_wide_integer(op):
         return streaming(op, numerics, "gpsimd", "tensor_tensor", function)
-    full = max(value.size for value in op.outputs)
-    tensors = sum(value.size == full and value.size > 1 for value in op.inputs)
-    return streaming(op, numerics, "vector", "tensor_tensor" if tensors > 1 else "tensor_scalar", function)
+    instruction = streaming(op, numerics, "vector", "tensor_tensor", function)
+    return instruction if instruction.work.operands > 1 else replace(instruction, kind="tensor_scalar")
 
 
 @register_rule(*ACTIVATIONS)

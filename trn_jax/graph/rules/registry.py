@@ -74,12 +74,20 @@ def rows(value: Value) -> int:
     return max(1, value.size // max(1, value.shape[-1] if value.shape else 1))
 
 
+def streams(value: Value, full: int, result: Value | None) -> bool:
+    """Whether an instruction reads a new element of this operand in every cycle, and not one scalar, or one per row, again."""
+    if value.size <= 1:
+        return False
+    along_rows = result is not None and bool(result.shape) and value.shape[-1:] == result.shape[-1:] and value.shape[-1] > 1
+    return value.size == full or along_rows
+
+
 def streaming(op: Op, numerics: Numerics, engine: str, kind: str, function: str = "", elements: int | None = None) -> Instruction:
     """An instruction that streams its operands once; by default as many elements as its largest operand or output has."""
     values = (*op.inputs, *op.outputs)
     full = max((value.size for value in values), default=0)
-    streamed = max(1, sum(value.size == full and value.size > 1 for value in op.inputs))
     result = max(op.outputs, key=lambda value: value.size, default=None)
+    streamed = max(1, sum(streams(value, full, result) for value in op.inputs))
     return Instruction(
         engine=engine,
         kind=kind,
