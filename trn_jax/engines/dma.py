@@ -13,7 +13,7 @@ import numpy as np
 
 from trn_jax.chips.schema import Chip
 from trn_jax.engines.kind import Cost, Kind, Static, compute_move
-from trn_jax.timing.smoothing import is_hard, smooth_ceil, smooth_max, smooth_min, smooth_relu, width
+from trn_jax.timing.smoothing import is_hard, smooth_count, smooth_max, smooth_min, smooth_relu, width
 
 TRANSPOSE_SHARE = 0.9  # of the copy rate. Basis: documented for Trainium2 (up to 90 %), assumed elsewhere
 PACKET_BYTES = 64 * 1024  # of each engine in one transfer. Basis: assumed (the packet size of collectives; 32 KiB is enough for the rate)
@@ -39,7 +39,7 @@ def transfer_s(size_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any, move
     """
     moved_bytes = size_bytes if moved_bytes is None else moved_bytes
     packets = size_bytes / (chip.dma.engines * PACKET_BYTES)
-    issued = smooth_ceil(packets, smoothing, 1 / (chip.dma.engines * PACKET_BYTES)) * moved_bytes / jnp.maximum(size_bytes, 1.0)
+    issued = smooth_count(packets, smoothing) * moved_bytes / jnp.maximum(size_bytes, 1.0)
     issue_s = issued * chip.dma.issue_s
     busy_s = copy_s(moved_bytes, row_bytes, chip, smoothing)
     return smooth_max(busy_s, issue_s, _width(busy_s, issue_s, smoothing))

@@ -166,7 +166,8 @@ def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
     t = chip.tensor
     passes = operand_passes(t, static)
     both_ways = jax.vmap(lambda stationary, moving: _cycles(stationary, work.k, moving, t, passes, smoothing))  # half the program
-    held_m, held_n = both_ways(jnp.stack([work.m, work.n]), jnp.stack([work.n, work.m]))
+    m, n = jnp.broadcast_arrays(work.m, work.n)
+    held_m, held_n = both_ways(jnp.stack([m, n]), jnp.stack([n, m]))
     return _cost(work.batch * smooth_min(held_m, held_n, width(smoothing, jnp.minimum(held_m, held_n))), work, t)
 
 
