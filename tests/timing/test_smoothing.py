@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trn_jax.timing.smoothing import smooth_ceil, smooth_count, smooth_max, smooth_max_over, smooth_min, smooth_relu, width
+from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_max_over, smooth_min, smooth_relu, width
 
 times = st.integers(0, 10000).map(lambda n: n / 1000)
 widths = st.integers(0, 5000).map(lambda n: n / 1000)
@@ -84,20 +84,6 @@ def test_ceiling_has_no_jump_under_smoothing_and_never_falls():
     assert float(jnp.min(relaxed - hard)) >= -1e-12
     slope = jax.vmap(jax.grad(lambda y: smooth_ceil(y, 1e-9, 0.25)))(x)
     assert float(jnp.max(jnp.abs(jnp.diff(slope)))) < 0.01 * float(jnp.max(slope))
-
-
-def test_count_is_whole_at_least_one_and_steps_far_from_exact_multiples():
-    x = jnp.array([1e-9, 0.5, 1.0, 1.7, 1.8, 2.0, 2.7, 2.8, 64.0])
-    np.testing.assert_array_equal(smooth_count(x, 0.0), [1, 1, 1, 1, 2, 2, 2, 3, 64])
-    np.testing.assert_array_equal(smooth_count(x, jnp.float64(0.0)), smooth_count(x, 0.0))
-    np.testing.assert_allclose(jax.vmap(jax.grad(lambda y: smooth_count(y, 0.1)))(jnp.array([0.3, 1.0, 2.0, 64.0])), 0.1)
-
-
-def test_count_rises_smoothly_under_smoothing_from_the_hard_one():
-    x = jnp.linspace(0.0, 4.0, 4001)
-    relaxed, hard = smooth_count(x, 0.05), smooth_count(x, 0.0)
-    assert float(jnp.min(relaxed - hard)) >= 0.0
-    assert 0.0 < float(jnp.min(jnp.diff(relaxed))) < float(jnp.max(jnp.diff(relaxed))) < 4e-3
 
 
 @settings(deadline=None, max_examples=20)

@@ -13,7 +13,7 @@ import numpy as np
 
 from trn_jax.chips.schema import Chip
 from trn_jax.engines.kind import Cost, Kind, Static, compute_move
-from trn_jax.timing.smoothing import is_hard, smooth_count, smooth_max, smooth_min, smooth_relu, width
+from trn_jax.timing.smoothing import is_hard, smooth_max, smooth_min, smooth_relu, width
 
 TRANSPOSE_SHARE = 0.9  # of the copy rate. Basis: documented for Trainium2 (up to 90 %), assumed elsewhere
 PACKET_BYTES = 64 * 1024  # of each engine in one transfer. Basis: assumed (the packet size of collectives; 32 KiB is enough for the rate)
@@ -39,7 +39,7 @@ def transfer_s(size_bytes: Any, row_bytes: Any, chip: Chip, smoothing: Any, move
     """
     moved_bytes = size_bytes if moved_bytes is None else moved_bytes
     packets = size_bytes / (chip.dma.engines * PACKET_BYTES)
-    issued = smooth_count(packets, smoothing) * moved_bytes / jnp.maximum(size_bytes, 1.0)
+    issued = smooth_max(packets, 1.0, width(smoothing, 1.0)) * moved_bytes / jnp.maximum(size_bytes, 1.0)
     issue_s = issued * chip.dma.issue_s
     busy_s = copy_s(moved_bytes, row_bytes, chip, smoothing)
     return smooth_max(busy_s, issue_s, _width(busy_s, issue_s, smoothing))
@@ -53,14 +53,14 @@ def moved_bytes(size_bytes: Any, reuse_bytes: Any, chip: Chip, smoothing: Any, s
         reuse_bytes: SBUF it takes to still have all of them. Infinite where nothing can be reused: then all bytes move, exactly.
         chip: `chip.sbuf.size_bytes` is read.
         smoothing: Rounds off both corners, and adds smoothing * bytes * reuse / (reuse + SBUF), so that the size of SBUF
-            matters also to data that fits.
+            matters also to data that fits; data that cannot be reused count as their own reuse there.
         slope: Bytes moved for each byte of SBUF that is missing; other than 1 for a part of a larger array, and for operands
             that a matrix product reads several times.
 
     Returns:
         Bytes between 0 and size_bytes at smoothing 0.
 
-    Gradient: in SBUF -slope between the corners; never 0 under smoothing where something could be reused.
+    Gradient: in SBUF -slope between the corners; never 0 under smoothing.
     Basis: assumed (data needed last leave SBUF first; see `timing.residency`).
     """
     sbuf_bytes = chip.sbuf.size_bytes
@@ -68,9 +68,11 @@ def moved_bytes(size_bytes: Any, reuse_bytes: Any, chip: Chip, smoothing: Any, s
     reuse_bytes = jnp.where(finite, reuse_bytes, 0.0)
     missing = smooth_relu(slope * (reuse_bytes - sbuf_bytes), width(smoothing, size_bytes))
     moved = smooth_min(missing, size_bytes, _width(missing, size_bytes, smoothing))
+    moved = jnp.where(finite, moved, size_bytes)
     if not is_hard(smoothing):
-        moved = moved + smoothing * size_bytes * reuse_bytes / (reuse_bytes + sbuf_bytes)
-    return jnp.where(finite, moved, size_bytes)
+        pressure = jnp.where(finite, reuse_bytes, size_bytes)
+        moved = moved + smoothing * size_bytes * pressure / (pressure + sbuf_bytes)
+    return moved
 
 
 def _width(a: Any, b: Any, smoothing: Any) -> Any:

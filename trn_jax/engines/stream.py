@@ -1,6 +1,6 @@
 """Cost of an engine that streams its operands through its lanes, one column of 128 partitions per cycle.
 
-cycles = c N + 60 n      N = elements / lanes columns,  n = N / width instructions, rounded,  c cycles per column
+cycles = c N + 60 n      N = elements / lanes columns,  n = max(N / width, 1) instructions,  c cycles per column
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from trn_jax.engines.kind import Cost
-from trn_jax.timing.smoothing import smooth_count, smooth_max, width
+from trn_jax.timing.smoothing import smooth_max, width
 
 SBUF_COLUMNS = 2048  # widest tile of one instruction in SBUF: 8 KiB of fp32 per partition. Basis: assumed
 PSUM_COLUMNS = 512  # in PSUM: one bank of fp32. Basis: documented
@@ -44,7 +44,7 @@ def streaming_cost(
     Gradient: in lanes and clock always; through the number of instructions under smoothing.
     Basis: documented (NKI architecture guide: N cycles for one operand, a fixed overhead per access); assumed layout.
     """
-    count = smooth_count(elements / (engine.lanes * columns), smoothing)
+    count = smooth_max(elements / (engine.lanes * columns), 1.0, width(smoothing, 1.0))
     busy = cycles_per_column * elements / engine.lanes + count * (engine.overhead_cycles + extra_cycles)
     shortest = count * min_cycles
     cycles = smooth_max(busy, shortest, width(smoothing, shortest))

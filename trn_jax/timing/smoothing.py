@@ -98,27 +98,6 @@ def smooth_ceil(x: Any, smoothing: Any, resolution: Any = 1.0) -> Any:
     return jnp.where(smoothing > 0, staircase, hard) + smoothing * x
 
 
-def smooth_count(x: Any, smoothing: Any) -> Any:
-    """Number of instructions for the work of x full ones: at least one, which takes up to three quarters more than a full one.
-
-    Unlike `smooth_ceil` it has its steps far from exact multiples, where sizes and parameters usually are.
-
-    Args:
-        x: Work over the work of a full instruction, any shape.
-        smoothing: 0 for whole numbers; the relaxed count lies at most smoothing * x above the ramp.
-
-    Returns:
-        Float array: 1 up to x = 1.75, then 2 up to 2.75 ...; under smoothing each step is a ramp from n + 1/4 to n + 3/4.
-
-    Gradient: 0 at smoothing 0; the smoothing where x is a whole number otherwise.
-    """
-    further = smooth_ceil(x - 1, smoothing)
-    if is_hard(smoothing):
-        return 1 + jnp.maximum(further, 0.0)
-    slope = smoothing * (x - 1)
-    return 1 + jnp.maximum(further - slope, 0.0) + smoothing * x
-
-
 def _excess(difference: Any, width: Any) -> Any:
     """sqrt(d^2 + w^2) - |d|, with a finite gradient (zero) where d and w are both zero."""
     square = difference * difference + width * width
