@@ -215,7 +215,7 @@ def _require_finite(record: dict[str, Any], options: TrainOptions) -> None:
         if not math.isfinite(record[name]):
             raise TrainingError(
                 f"At step {record['step']} the {name.replace('_', ' ')} is {record[name]}: the run has diverged. Try a lower "
-                f"--learning-rate or another --precision than {options.precision}; trn_jax.find_nonfinite names the operation."
+                f"--learning-rate or another --precision than {options.precision}."
             )
 
 
