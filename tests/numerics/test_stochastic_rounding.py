@@ -160,7 +160,7 @@ def test_nearest_ignores_a_seed():
         ({"seed": 1.5}, r"seed must be an int or a uint32 scalar, traced or not; got 1\.5"),
         ({"seed": True}, r"got True"),
         ({"seed": -1}, r"seed must be in 0 \.\. 2\^32 - 1; got -1"),
-        ({"seed": 2**32}, r"got 4294967296\. Reduce it, or fold its parts with trn_jax\.mix"),
+        ({"seed": 2**32}, r"got 4294967296\. Reduce it, or fold its parts with trn_jax\.numerics\.mix"),
         ({"seed": np.arange(2)}, r"got an array int(32|64)\[2\]"),
         ({"seed": "step"}, r"got 'step'"),
         ({"key": 3}, r"key must be one JAX PRNG key, typed or raw; got 3\. Use jax\.random\.key\(seed\)"),
