@@ -1,10 +1,10 @@
 """trn_jax: a differentiable model of AWS Trainium in JAX.
 
-    chip = trn_jax.load_chip("trainium2")
-    trn_jax.emulate(f, chip)(x)                            # f with the chip's arithmetic
-    program = trn_jax.trace(f, x)                          # f as instructions of one NeuronCore
-    trn_jax.latency(program, chip)                         # seconds on the chip
-    jax.grad(lambda c: trn_jax.latency(program, c))(chip)  # sensitivity to every parameter of the chip
+chip = trn_jax.load_chip("trainium2")
+trn_jax.emulate(f, chip)(x)                            # f with the chip's arithmetic
+program = trn_jax.trace(f, x)                          # f as instructions of one NeuronCore
+trn_jax.latency(program, chip)                         # seconds on the chip
+jax.grad(lambda c: trn_jax.latency(program, c))(chip)  # sensitivity to every parameter of the chip
 """
 
 from trn_jax import engines, network, numerics
