@@ -184,6 +184,19 @@ def test_wrong_arguments_say_what_to_give():
         latency(PROGRAM, dataclasses.replace(CHIP, tensor=dataclasses.replace(CHIP.tensor, rows=None)))
     with pytest.raises(ProgramError, match=r"'float64' \(exact\) or 'float32'"):
         latency(PROGRAM, CHIP, dtype="float16")
+    with pytest.raises(ProgramError, match=r"smoothing = -0\.1: give 0 for exact"):
+        latency(PROGRAM, CHIP, smoothing=-0.1)
     unknown = program([(vector(1.0, "tensor_tensr"), ())])
     with pytest.raises(ProgramError, match=r"vector\.tensor_tensr.*Did you mean 'vector\.tensor_tensor'"):
         latency(unknown, CHIP)
+
+
+def test_forward_over_reverse_gives_second_derivatives_too():
+    def time_us(e, dtype):
+        return 1e6 * latency(TINY, perturbed([0.0, e, *[0.0] * (len(FREE) - 2)]), smoothing=0.05, dtype=dtype)
+
+    with jax.enable_x64(True):
+        exact = jax.jit(jax.jacfwd(jax.grad(lambda e: time_us(e, "float64"))))(0.1)
+        reverse = jax.jit(jax.grad(jax.grad(lambda e: time_us(e, "float64"))))(0.1)
+    np.testing.assert_allclose(exact, reverse, rtol=1e-9)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(jax.grad(lambda e: time_us(e, "float32"))))(0.1), exact, rtol=1e-3)

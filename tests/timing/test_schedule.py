@@ -72,8 +72,8 @@ BODIES = {
     ),
     "independent engines": ([(dma(MIB), ()), (scalar(128 * 8192), ()), (vector(128 * 2048.0), ())], []),
     "carried from end to start": ([(matmul(512, 512, 512), ()), (scalar(128 * 2048), (0,)), (vector(128 * 512.0), (1,))], [((0,), 2)]),
-    "a chain of two values": (
-        [(matmul(512, 512, 512), ()), (scalar(128 * 2048), ()), (vector(128 * 8192.0), (1,)), (gpsimd(128 * 512), (0,))],
+    "a chain through two values and two iterations": (
+        [(matmul(512, 512, 512), ()), (scalar(128 * 2048), ()), (vector(128 * 2048.0), (1,)), (gpsimd(128 * 2048), (0,))],
         [((1,), 3), ((0,), 2)],
     ),
 }
@@ -143,6 +143,12 @@ def test_collectives_alone_are_exposed_and_engines_in_turn_hide_them():
     hidden = schedule(hand, CHIP, overlap={"engines": 0.0, "collectives": 1.0})
     compute = sum(cost[row][1] for row in (0, 2, 3, 5))
     assert compute <= hidden.total_s < compute + cost[1][1] + cost[4][1]
+
+
+def test_engines_in_turn_do_not_overlap_at_all():
+    hand = program([(all_reduce(1024.0, 2.0), ()), (dma(MIB), ()), (scalar(128 * 512), ()), (dma(MIB), ()), (vector(128 * 512.0), (2,))])
+    in_turn = schedule(hand, CHIP, overlap={"engines": 0.0, "collectives": 1.0})
+    np.testing.assert_allclose(in_turn.total_s, sum(latency for _, latency, _ in costs(hand, CHIP)[1:]), rtol=1e-6)
 
 
 def test_loops_with_exposed_collectives_take_as_long_as_written_out():

@@ -76,6 +76,8 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
     name = np.dtype(dtype).name
     if name not in ("float32", "float64"):
         raise ProgramError(f"dtype = {name!r}: times are computed in 'float64' (exact) or 'float32' (sweeps of many chips).")
+    if isinstance(smoothing, (int, float, np.generic)) and not 0 <= float(smoothing) <= 1:
+        raise ProgramError(f"smoothing = {float(smoothing):g}: give 0 for exact times, or up to 1; 0.01 to 0.1 are usual.")
     weights = mixture(overlap, "collective" in program.structure.engines)
     leaves, treedef = jax.tree.flatten((program, chip, smoothing, weights))
     traced = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
