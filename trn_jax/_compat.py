@@ -1,7 +1,7 @@
-"""The one file that knows JAX's jaxprs: it turns a traced function into a Graph, whatever the JAX version calls things.
+"""The one place that knows JAX's jaxprs: it turns a traced function into a Graph, whatever the JAX version calls things.
 
-Written against jax 0.10.2. What changes between versions (parameter names, closed or open jaxprs, how a custom rule is kept)
-is read here and nowhere else.
+Written against jax 0.10.2. What changes between versions (parameter names, closed or open jaxprs) is read here and, for primitives
+that call another function, in `_compat_calls`; nowhere else.
 """
 
 from __future__ import annotations
@@ -12,26 +12,47 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex_core
-import jax.numpy as jnp
-import numpy as np
 from jax.extend import source_info_util
-from jax.interpreters import ad
 
+from trn_jax._compat_calls import CALLS, linear_solve, solve_body
 from trn_jax.errors import UnsupportedError
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While, last_uses
+from trn_jax.graph.rules import RULES
+from trn_jax.numerics.rounding import ROUNDINGS
 
 # Frames of these files are not the user's: a primitive's source line is the nearest one outside.
-for _file in ("_compat.py", "emulate.py", "cast_report.py", "graph/run.py", "timing/trace.py"):
+for _file in ("_compat.py", "_compat_calls.py", "emulate.py", "cast_report.py", "graph/run.py", "timing/trace.py", "numerics/rounding.py"):
     source_info_util.register_exclusion(str(Path(__file__).parent / _file))
 
-Evaluate = Callable[[Graph, Sequence[Any], Any], list[Any]]
+# Whether functions are traced to be described (time, reports) and not to be run; part of the key of JAX's own caches.
+_describing = jax.make_user_context(False)
 
-REF_PRIMITIVES = frozenset({"new_ref", "get", "swap", "addupdate", "ref_get", "ref_set", "freeze", "empty_ref"})
+_MUTABLE = (
+    "reads or writes a mutable reference (jax.Ref, or a Flax NNX module changed inside the function). trn_jax takes pure functions: split "
+    "the module outside (graphdef, state = nnx.split(model)), merge it inside, and return the changed state."
+)
+_KERNEL = (
+    "is a kernel or library call for another device, whose inside is not JAX. Give the plain JAX function it stands for, or register a "
+    "rule with trn_jax.register_rule that says what it costs."
+)
+_FORWARD = "is a forward-mode derivative of a jax.custom_vjp, which JAX itself cannot run. Use reverse mode (jax.grad), or jax.custom_jvp."
+
+# primitive -> why it is refused
+REFUSED = {
+    **dict.fromkeys("new_ref get swap addupdate ref_get ref_set freeze empty_ref free_ref accum_grad_in_ref run_state".split(), _MUTABLE),
+    **dict.fromkeys("pallas_call core_map mpmd_map ffi_call custom_partitioning cudnn_fusion call_exported".split(), _KERNEL),
+    "custom_lin": _FORWARD,
+}
 
 
 def is_dynamic(leaf: Any) -> bool:
     """Whether an argument leaf is traced (it has a shape and a dtype) or stays a static Python value."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def describing() -> bool:
+    """Whether what is traced now is only described, so that an emulated function in it stands for the plain one."""
+    return _describing.value
 
 
 class Traced:
@@ -54,35 +75,53 @@ class Traced:
 
 
 def trace_graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
-    """Traces `fn`; array-like leaves (anything with shape and dtype) are inputs, other leaves are static."""
+    """Traces `fn` to describe it; array-like leaves (anything with shape and dtype) are inputs, other leaves are static."""
+    with _describing(True):
+        return Traced(fn, args, kwargs)
+
+
+def trace_values(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
+    """Traces `fn` to run it."""
     return Traced(fn, args, kwargs)
+
+
+def call_labelled(label: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`fn(*args, **kwargs)` as one call that has this name in the Graph; derivatives of it keep the name."""
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    traced = [leaf if is_dynamic(leaf) else None for leaf in leaves]
+
+    def labelled(arrays: Sequence[Any]) -> Any:
+        full = [leaf if array is None else array for leaf, array in zip(leaves, arrays, strict=True)]
+        full_args, full_kwargs = jax.tree.unflatten(treedef, full)
+        return fn(*full_args, **full_kwargs)
+
+    labelled.__name__ = label
+    return jax.jit(labelled)(traced)
 
 
 def to_graph(closed_jaxpr: Any, name: str = "") -> Graph:
     """A Graph of a closed jaxpr; `name` stands for the source where no line of the user's made an operation."""
-    return _Builder(name).graph(closed_jaxpr.jaxpr, closed_jaxpr.consts)
+    return Builder(name).graph(closed_jaxpr.jaxpr, closed_jaxpr.consts)
 
 
-class _Builder:
-    """Converts jaxprs; the same jaxpr object met twice (layers that share a traced function) is converted once."""
+class Builder:
+    """Converts jaxprs; the same jaxpr object met twice (layers that share a traced function) is converted once.
+
+    JAX forgets who called a custom rule's function, so what it holds has the source of the call. To describe a program, such a
+    function is converted once for every line that calls it.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._closed: dict[int, tuple[Any, Graph]] = {}
+        self._caller = name
+        self._met: dict[tuple[int, str], tuple[Any, Graph]] = {}
 
-    def closed(self, closed_jaxpr: Any) -> Graph:
-        key = id(closed_jaxpr)
-        if key not in self._closed:
-            self._closed[key] = (closed_jaxpr, self.graph(closed_jaxpr.jaxpr, closed_jaxpr.consts))
-        return self._closed[key][1]
-
-    def open(self, jaxpr: Any) -> Graph:
-        if hasattr(jaxpr, "jaxpr"):
-            return self.closed(jaxpr)
-        key = id(jaxpr)
-        if key not in self._closed:
-            self._closed[key] = (jaxpr, self.graph(jaxpr, ()))
-        return self._closed[key][1]
+    def body(self, jaxpr: Any) -> Graph:
+        """The graph of a jaxpr in an equation's parameters, closed or open."""
+        key = (id(jaxpr), self._caller if describing() else "")
+        if key not in self._met:
+            closed = hasattr(jaxpr, "jaxpr")
+            self._met[key] = (jaxpr, self.graph(jaxpr.jaxpr, jaxpr.consts) if closed else self.graph(jaxpr, ()))
+        return self._met[key][1]
 
     def graph(self, jaxpr: Any, consts: Sequence[Any]) -> Graph:
         values: dict[Any, Value] = {}
@@ -106,25 +145,23 @@ class _Builder:
                 "index": index,
                 "inputs": read_inputs,
                 "outputs": tuple(fresh(var) for var in eqn.outvars),
-                "source": source_info_util.summarize(eqn.source_info) or self._name,
+                "source": source_info_util.summarize(eqn.source_info) or self._caller,
                 "scope": str(eqn.source_info.name_stack),
             }
+            outside, self._caller = self._caller, fields["source"]
             nodes.append(self.node(eqn, fields))
+            self._caller = outside
         outputs = tuple(read(atom) for atom in jaxpr.outvars)
         return Graph(inputs=inputs, constants=constants, nodes=tuple(nodes), outputs=outputs, last_use=last_uses(nodes, outputs))
 
     def node(self, eqn: Any, fields: dict[str, Any]) -> Node:
         name, params = eqn.primitive.name, eqn.params
-        if name in REF_PRIMITIVES:
-            raise UnsupportedError(
-                f"{name!r} at {fields['source']} reads or writes a mutable reference (jax.Ref, or a Flax NNX module changed inside the "
-                "function). trn_jax takes pure functions: split the module outside (graphdef, state = nnx.split(model)), merge it inside, "
-                "and return the changed state."
-            )
+        if name in REFUSED and name not in RULES:
+            raise UnsupportedError(f"{name!r} at {fields['source']} {REFUSED[name]}")
         if name == "scan":
             return Scan(
                 **fields,
-                body=self.closed(params["jaxpr"]),
+                body=self.body(params["jaxpr"]),
                 num_consts=params["num_consts"],
                 num_carry=params["num_carry"],
                 length=params["length"],
@@ -134,25 +171,27 @@ class _Builder:
         if name == "while":
             return While(
                 **fields,
-                condition=self.closed(params["cond_jaxpr"]),
-                body=self.closed(params["body_jaxpr"]),
+                condition=self.body(params["cond_jaxpr"]),
+                body=self.body(params["body_jaxpr"]),
                 condition_num_consts=params["cond_nconsts"],
                 body_num_consts=params["body_nconsts"],
             )
         if name == "cond":
-            return Branch(**fields, branches=tuple(self.closed(branch) for branch in params["branches"]))
-        if name in _CALLS:
-            key, rebuild = _CALLS[name]
-            return Call(**fields, body=self.open(params[key]), rebuild=rebuild(self, eqn), params=params)
-        if name not in _OPAQUE and any(True for _ in jex_core.jaxprs_in_params(params)) and "jaxpr" in params:
+            branches = tuple(self.body(branch) for branch in params["branches"])
+            return Branch(**fields, branches=branches, platforms=params.get("branches_platforms"))
+        if name == "custom_linear_solve":
+            return Call(**fields, body=solve_body(self, eqn), rebuild=linear_solve(self, eqn), params=params)
+        if name == "jit" and params["name"] in ROUNDINGS:
+            return Op(**{**fields, "name": "round_to"}, params={"fmt": ROUNDINGS[params["name"]]}, bind=_binder(eqn))
+        if name in CALLS:
+            key, rebuild = CALLS[name]
+            return Call(**fields, body=self.body(params[key]), rebuild=rebuild and rebuild(self, eqn), params=params)
+        if name not in RULES and any(True for _ in jex_core.jaxprs_in_params(params)) and "jaxpr" in params:
             raise UnsupportedError(
                 f"{name!r} at {fields['source']} holds a sub-program that trn_jax does not know how to run. "
                 "Call the underlying JAX function outside of it, or register a rule with trn_jax.register_rule."
             )
         return Op(**fields, params=params, bind=_binder(eqn))
-
-
-_OPAQUE = frozenset({"scatter", "reduce", "reduce_window", "sort", "scatter_mul", "select_and_scatter"})
 
 
 _COMBINING_SCATTERS = frozenset(f"scatter-{kind}" for kind in ("add", "sub", "mul", "min", "max"))
@@ -177,138 +216,3 @@ def _binder(eqn: Any) -> Callable[..., list[Any]]:
         return list(out) if primitive.multiple_results else [out]
 
     return bind
-
-
-def _inline(builder: _Builder, eqn: Any) -> Callable[..., list[Any]]:
-    """jit and its kin: the body runs in place; XLA inlines calls anyway."""
-    body = builder.open(eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"])
-    return lambda evaluate, operands, seed: evaluate(body, operands, seed)
-
-
-def _remat(builder: _Builder, eqn: Any) -> Callable[..., list[Any]]:
-    params, body = eqn.params, builder.open(eqn.params["jaxpr"])
-
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
-        again = jax.checkpoint(
-            lambda inner_seed, *inner: evaluate(body, inner, inner_seed), prevent_cse=params["prevent_cse"], policy=params["policy"]
-        )
-        return again(seed, *operands)
-
-    return rebuild
-
-
-def _shard_map(builder: _Builder, eqn: Any) -> Callable[..., list[Any]]:
-    params, body = eqn.params, builder.open(eqn.params["jaxpr"])
-    mesh = params["mesh"]
-    manual = frozenset(params.get("manual_axes", params.get("newly_manual_axes", frozenset(mesh.axis_names))))
-
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
-        seeds = () if seed is None else (seed,)
-
-        def local(*inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner[len(seeds) :], inner[0] if seeds else None))
-
-        mapped = jax.shard_map(
-            local,
-            mesh=mesh,
-            in_specs=(*(jax.P() for _ in seeds), *params["in_specs"]),
-            out_specs=tuple(params["out_specs"]),
-            axis_names=manual,
-            check_vma=params["check_vma"],
-        )
-        return list(mapped(*seeds, *operands))
-
-    return rebuild
-
-
-def _custom_jvp(builder: _Builder, eqn: Any) -> Callable[..., list[Any]]:
-    """Keeps the user's rule: its primal part is interpreted, its part that is linear in the tangents is bound unchanged.
-
-    JAX transposes that part, so nothing that is not linear (a rounding) may be put into it.
-    """
-    params, body = eqn.params, builder.open(eqn.params["call_jaxpr"])
-    num_consts, num_outputs = params["num_consts"], len(eqn.outvars)
-
-    def rebuild(evaluate: Any, operands: Sequence[Any], seed: Any) -> list[Any]:
-        consts, args = operands[:num_consts], operands[num_consts:]
-        seeds = () if seed is None else (seed,)
-
-        @jax.custom_jvp
-        def primal(inner_seeds: Any, *inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner, *(inner_seeds or (None,))))
-
-        @primal.defjvp
-        def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            (inner_seeds, *values), (_, *directions) = primals, tangents
-            jaxpr, jaxpr_consts, zero_outputs = params["jvp_jaxpr_fun"].call_wrapped(*[False] * len(args))
-            graph = builder.graph(jaxpr, jaxpr_consts)
-            linear = graph.inputs[len(args) :]
-            real = values[num_consts:]
-            directions = [ad.instantiate_zeros(t) for t in directions[num_consts:]]
-            out = evaluate(graph, [*real, *directions], *(inner_seeds or (None,)), linear=linear)
-            values_out, nonzero = out[:num_outputs], iter(out[num_outputs:])
-            tangents_out = [_zero_tangent(v) if zero else next(nonzero) for v, zero in zip(values_out, zero_outputs, strict=True)]
-            return tuple(values_out), tuple(tangents_out)
-
-        return list(primal(seeds, *consts, *args))
-
-    return rebuild
-
-
-def _zero_tangent(value: Any) -> Any:
-    aval = jax.typeof(value).to_tangent_aval()
-    return np.zeros(aval.shape, aval.dtype) if aval.dtype == jax.dtypes.float0 else jnp.zeros(aval.shape, aval.dtype)
-
-
-def _custom_vjp(builder: _Builder, eqn: Any) -> Callable[..., list[Any]]:
-    """Keeps the user's rule and interprets all three functions: primal, forward, backward."""
-    params, body = eqn.params, builder.open(eqn.params["call_jaxpr"])
-    num_consts = params["num_consts"]
-
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
-        seeds = () if seed is None else (seed,)
-
-        @jax.custom_vjp
-        def primal(inner_seeds: Any, *inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner, *(inner_seeds or (None,))))
-
-        def forward(inner_seeds: Any, *inner: Any) -> tuple[Any, Any]:
-            jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*[True] * (len(inner) - num_consts))
-            out = evaluate(builder.graph(jaxpr, consts), inner[num_consts:], *(inner_seeds or (None,)))
-            _, _, forwarded = params["out_trees"]()
-            num_new = sum(index is None for index in forwarded)
-            new = iter(out[:num_new])
-            residuals = tuple(next(new) if index is None else inner[index] for index in forwarded)
-            return tuple(out[num_new:]), (residuals, inner_seeds, inner[:num_consts])
-
-        def backward(saved: Any, cotangents: Any) -> tuple[Any, ...]:
-            residuals, inner_seeds, consts = saved
-            shapes: list[Any] = []
-
-            def flat_backward(*flat: Any) -> list[Any]:
-                out = params["bwd"].call_wrapped(*flat)
-                shapes.extend(None if type(ct) is ad.Zero else ct for ct in out)
-                return [ct for ct in out if type(ct) is not ad.Zero]
-
-            closed = jax.make_jaxpr(flat_backward)(*residuals, *cotangents)
-            real = iter(evaluate(to_graph(closed), [*residuals, *cotangents], *(inner_seeds or (None,))))
-            return (None, *(None for _ in consts), *(None if shape is None else next(real) for shape in shapes))
-
-        primal.defvjp(forward, backward)
-        return list(primal(seeds, *operands))
-
-    return rebuild
-
-
-# primitive -> (parameter that holds the body, how to put the transformation back around an interpreted body)
-_CALLS: dict[str, tuple[str, Any]] = {
-    "jit": ("jaxpr", _inline),
-    "pjit": ("jaxpr", _inline),
-    "closed_call": ("call_jaxpr", _inline),
-    "core_call": ("call_jaxpr", _inline),
-    "remat2": ("jaxpr", _remat),
-    "checkpoint": ("jaxpr", _remat),
-    "custom_jvp_call": ("call_jaxpr", _custom_jvp),
-    "custom_vjp_call": ("call_jaxpr", _custom_vjp),
-    "shard_map": ("jaxpr", _shard_map),
-}

@@ -123,6 +123,10 @@ def _casts(graph: Graph, numerics: Numerics, executions: int | None) -> Iterator
 
 def _op_casts(op: Op, numerics: Numerics, executions: int | None) -> Iterator[Cast]:
     where = {"primitive": op.name, "executions": executions, "source": op.source, "scope": op.scope}
+    if op.name == "round_to":
+        yield Cast(
+            instruction="tensor_copy", role="write", from_format="fp32", to_format=op.params["fmt"], elements=op.outputs[0].size, **where
+        )
     for instruction in lower(op, numerics):
         if numerics.rounds and instruction.kind == "nc_matmul":
             for role, value, fmt in zip(("lhs", "rhs"), op.inputs, instruction.operand_formats, strict=False):

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from trn_jax._compat import trace_graph
+from trn_jax._compat import call_labelled, describing, trace_values
 from trn_jax.chips.schema import Chip
 from trn_jax.errors import FormatError
 from trn_jax.graph.numerics import AutoCast, numerics_for
-from trn_jax.graph.run import Walker, constant_seed_in_training
+from trn_jax.graph.run import Walker, constant_seed_in_training, is_staged
 
 
 class ConstantSeedWarning(UserWarning):
@@ -84,11 +84,12 @@ def emulate(
     stochastic = rounding == "stochastic" and numerics.rounds
     if stochastic and seed is None:
         raise FormatError("rounding='stochastic' needs seed=: an int or a uint32 that changes every step, e.g. seed=step.")
-    walker = Walker(numerics)
 
     @functools.wraps(fn)
     def emulated(*args: Any, **kwargs: Any) -> Any:
-        traced = trace_graph(fn, *args, **kwargs)
+        if describing():
+            return call_labelled(numerics.label, fn, *args, **kwargs)
+        traced = trace_values(fn, *args, **kwargs)
         if stochastic and constant_seed_in_training(seed, traced.graph, traced.operands):
             warnings.warn(
                 f"emulate(..., seed={seed}) is constant inside a jitted function that updates narrow arrays: the same random bits "
@@ -97,7 +98,7 @@ def emulate(
                 stacklevel=2,
             )
         start = jnp.asarray(seed).astype(jnp.uint32) if stochastic else None
-        outputs = walker(traced.graph, traced.operands, start)
+        outputs = Walker(numerics, is_staged())(traced.graph, traced.operands, start)
         return jax.tree.unflatten(traced.out_tree, outputs)
 
     emulated.function = fn  # pyright: ignore[reportAttributeAccessIssue]

@@ -66,6 +66,16 @@ def test_sources_and_scopes_point_at_the_user():
     assert node.scope == "layer0"
 
 
+def test_operations_of_a_shared_custom_rule_have_the_line_of_their_call():
+    def f(x):
+        x = jax.nn.relu(x)
+        return jax.nn.relu(x)
+
+    lines = [node.source for node in walk(trace_graph(f, jnp.ones(3)).graph) if node.name == "max"]
+    assert len(set(lines)) == 2
+    assert all("test_rules.py" in line for line in lines)
+
+
 def test_an_array_function_given_directly_is_named():
     (cast, *_) = trn_jax.cast_report(jnp.matmul, TRN2, autocast=trn_jax.AutoCast("matmult", "bf16"))(jnp.ones((2, 2)), jnp.ones((2, 2)))
     assert cast.source == "matmul"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from trn_jax.graph.graph import Graph, Node, Op, Value
-from trn_jax.graph.rules.elementwise import ACTIVATIONS, ALU, COPIES
+from trn_jax.graph.rules.elementwise import ACTIVATIONS, ALU, CASTS, COPIES
 
 ELEMENTWISE = frozenset({*ALU, *ACTIVATIONS, *COPIES, "select_n"})
 
@@ -35,8 +35,7 @@ def internal_values(graph: Graph) -> frozenset[Value]:
 
 
 def _joins(producer: Node, consumer: Node, value: Value) -> bool:
-    explicit_cast = producer.name in ("convert_element_type", "reduce_precision")
-    return value.is_float and not explicit_cast and is_elementwise(consumer) and consumer.outputs[0].size == value.size
+    return value.is_float and producer.name not in CASTS and is_elementwise(consumer) and consumer.outputs[0].size == value.size
 
 
 def chains(graph: Graph, internal: Callable[[Graph], frozenset[Value]] = internal_values) -> dict[int, int]:

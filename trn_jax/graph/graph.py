@@ -86,11 +86,12 @@ class Call(Node):
     """A primitive that runs `body` once: jit, remat, custom_jvp, custom_vjp, shard_map.
 
     `rebuild(evaluate, operands, seed)` wraps the same transformation around `evaluate(body, operands, seed)`, so that a
-    user's custom rule, a remat policy or a mesh survives while every body is interpreted.
+    user's custom rule, a remat policy or a mesh survives while every body is interpreted. None where nothing is to be kept but
+    the call itself.
     """
 
     body: Graph
-    rebuild: Callable[..., list[Any]]
+    rebuild: Callable[..., list[Any]] | None
     params: Mapping[str, Any]
 
 
@@ -118,9 +119,10 @@ class While(Node):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Branch(Node):
-    """One of `branches`, picked by the first input (an int32 index)."""
+    """One of `branches`, picked by the first input (an int32 index), or by the platform where `platforms` names those of each."""
 
     branches: tuple[Graph, ...]
+    platforms: tuple[tuple[str, ...] | None, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
     last_use: Mapping[Value, int] = field(repr=False)  # index in `nodes` after which a value is dead; outputs never are
+    jitted: dict[Any, Any] = field(default_factory=dict, repr=False)  # this graph as a jitted function, by who evaluates it
 
 
 def last_uses(nodes: Sequence[Node], outputs: Sequence[Value]) -> dict[Value, int]:

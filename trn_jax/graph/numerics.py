@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,9 @@ CHOICES = {
     "activation": ("exact",),
     "integer": ("exact",),
 }
+
+
+_LABELLED: dict[str | None, Numerics] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +118,20 @@ class Numerics:
         return fmt
 
     def inside(self, name: str | None) -> Numerics:
-        """The arithmetic inside a called function of this name: in a sampler of jax.random nothing is auto-cast."""
+        """The arithmetic inside a called function of this name.
+
+        In a sampler of jax.random nothing is auto-cast; in a call that `label` named, its own numerics hold.
+        """
+        if name in _LABELLED:
+            return replace(_LABELLED[name], axis_sizes=self.axis_sizes)
         return replace(self, autocast=AutoCast()) if name in RANDOM_SAMPLERS else self
+
+    @property
+    def label(self) -> str:
+        """Name of a call inside which these numerics hold, whatever holds around it."""
+        name = f"emulated_{zlib.crc32(repr(self).encode()):08x}"
+        _LABELLED[name] = self
+        return name
 
     def within(self, axis_sizes: Mapping[str, int]) -> Numerics:
         """The same arithmetic inside a shard_map over these axes."""

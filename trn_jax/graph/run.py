@@ -44,9 +44,14 @@ def observe(observer: Observer) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Walker:
-    """Evaluates graphs under one `Numerics`."""
+    """Evaluates graphs under one `Numerics`.
+
+    Where jax.jit is tracing (`staged`), plain calls become jitted functions again: XLA fuses differently across a call than within
+    one body, so that calls written in place would change last bits. Elsewhere that would compile them anew every time.
+    """
 
     numerics: Numerics
+    staged: bool = False
 
     def __call__(self, graph: Graph, operands: Sequence[Any], seed: Any, *, linear: Sequence[Value] = ()) -> list[Any]:
         """Outputs of `graph` at `operands`.
@@ -67,7 +72,7 @@ class Walker:
             walker = self
             if straight and not straight.isdisjoint(node.inputs):
                 straight.update(node.outputs)
-                walker = PLAIN
+                walker = replace(self, numerics=PLAIN)
             outputs = walker.node(node, inputs, None if keys is None else keys[node.index], internal)
             environment.update(zip(node.outputs, outputs, strict=True))
             for value in node.inputs:
@@ -81,14 +86,13 @@ class Walker:
             case Op():
                 return self.op(node, inputs, key, internal)
             case Call():
-                return node.rebuild(Walker(self.numerics.inside(node.params.get("name"))), inputs, key)
+                return self.call(node, inputs, key)
             case Scan():
                 return self.scan(node, inputs, key)
             case While():
                 return self.while_loop(node, inputs, key)
             case Branch():
-                branches = [lambda *args, body=body: self(body, args[1:], args[0]) for body in node.branches]
-                return lax.switch(inputs[0], branches, key, *inputs[1:])
+                return self.branch(node, inputs, key)
         raise AssertionError(f"unknown node {type(node).__name__}")
 
     def op(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
@@ -139,6 +143,30 @@ class Walker:
                 values, function = compute(instruction, function, values, execution, inner), _same
         return list(values) if instructions else op.bind(*(_as_declared(x, v) for x, v in zip(inputs, op.inputs, strict=True)))
 
+    def call(self, node: Call, inputs: list[Any], key: Any) -> list[Any]:
+        """The call rebuilt around an interpreted body."""
+        walker = replace(self, numerics=self.numerics.inside(node.params.get("name")))
+        if node.rebuild is not None:
+            return node.rebuild(walker, inputs, key)
+        if not self.staged or _observer.get() is not None:
+            return walker(node.body, inputs, key)
+        if walker not in node.body.jitted:
+            function = lambda key, *operands: walker(node.body, operands, key)
+            function.__name__ = str(node.params.get("name", node.name))
+            node.body.jitted[walker] = jax.jit(function)
+        return node.body.jitted[walker](key, *inputs)
+
+    def branch(self, node: Branch, inputs: list[Any], key: Any) -> list[Any]:
+        """lax.switch or lax.platform_dependent with interpreted branches."""
+        branches = [lambda *args, body=body: self(body, args[1:], args[0]) for body in node.branches]
+        if node.platforms is None:
+            return lax.switch(inputs[0], branches, key, *inputs[1:])
+        pairs = list(zip(node.platforms, branches, strict=True))
+        default = next((branch for names, branch in pairs if names is None), None)
+        return lax.platform_dependent(
+            key, *inputs[1:], default=default, **{name: branch for names, branch in pairs for name in names or ()}
+        )
+
     def scan(self, node: Scan, inputs: list[Any], seed: Any) -> list[Any]:
         """lax.scan with an interpreted body; every iteration has its own random stream."""
         split, stop = node.num_consts, node.num_consts + node.num_carry
@@ -160,21 +188,39 @@ class Walker:
         condition_consts, body_consts, carry = inputs[:split], inputs[split:stop], inputs[stop:]
         counter = None if seed is None else jnp.zeros((), jnp.uint32)
 
-        def condition(state: Any) -> Any:
+        lanes = len(node.condition.outputs[0].shape)  # a loop that vmap batched ends in each lane by itself
+
+        def go_on(state: Any) -> Any:
             iteration, values = state
             inner = None if seed is None else mix(seed, iteration, 0)
             return self(node.condition, [*condition_consts, *values], inner)[0]
 
+        def condition(state: Any) -> Any:
+            return jnp.any(go_on(state)) if lanes else go_on(state)
+
         def body(state: Any) -> Any:
-            iteration, values = state
+            iteration, before = state
             inner = None if seed is None else mix(seed, iteration, 1)
-            values = self(node.body, [*body_consts, *values], inner)
+            values = self(node.body, [*body_consts, *before], inner)
+            if lanes:
+                runs = go_on(state)
+                values = [lax.select(_as_shape(runs, x.shape), x, old) for x, old in zip(values, before, strict=True)]
             return (None if iteration is None else iteration + jnp.uint32(1), values)
 
         return list(lax.while_loop(condition, body, (counter, carry))[1])
 
 
-PLAIN = Walker(Numerics(rounds=False, fidelity="fused"))
+PLAIN = Numerics(rounds=False, fidelity="fused")
+
+
+def is_staged() -> bool:
+    """Whether jax.jit, scan or another transformation is making a jaxpr of what runs now, so that no operation is executed."""
+    return isinstance(jnp.zeros(()), jax.core.Tracer)
+
+
+def _as_shape(flags: Any, shape: tuple[int, ...]) -> Any:
+    """Flags of the leading axes, repeated along the others."""
+    return lax.broadcast_in_dim(flags, shape, range(flags.ndim))
 
 
 def _same(*values: Any) -> list[Any]:
@@ -210,7 +256,7 @@ def _in_fp32(op: Op) -> Callable[..., list[Any]]:
 
 def evaluate_plain(graph: Graph, operands: Sequence[Any]) -> list[Any]:
     """The Graph as plain JAX evaluates it: the proof that it lost nothing."""
-    return PLAIN(graph, operands, None)
+    return Walker(PLAIN, is_staged())(graph, operands, None)
 
 
 def constant_seed_in_training(seed: Any, graph: Graph, operands: Sequence[Any]) -> bool:

@@ -28,6 +28,9 @@ Rounding = Literal["nearest", "stochastic"]
 Overflow = Literal["inf", "nan", "saturate"]
 Rounder = Callable[..., Float32[Array, "*dims"]]
 
+# Names of the compiled functions that round -> name of the format: who reads a traced program knows a rounding by them.
+ROUNDINGS: dict[str, str] = {}
+
 
 def round_to(
     x: Float[ArrayLike, "*dims"],
@@ -114,7 +117,9 @@ def _build(fmt: Format, rounding: Rounding, overflow: Overflow, container: Forma
     bound = bits.bits_of(largest), {"inf": bits.INF, "nan": bits.NAN, "saturate": bits.bits_of(largest)}[overflow]
     if bits.has_float32_exponents(fmt) and overflow == "inf" and largest == fmt.max_finite:
         bound = None
-    rounded = _straight_through(partial(_round_float32, fmt=fmt, bound=bound), f"round_{fmt.name}_{rounding}")
+    name = f"round_{fmt.name}_{rounding}"
+    ROUNDINGS[name] = fmt.name
+    rounded = _straight_through(partial(_round_float32, fmt=fmt, bound=bound), name)
     if rounding == "stochastic":
         return lambda x, key: rounded(x, key)
     return lambda x, key=None: rounded(x)

@@ -78,7 +78,7 @@ class _Flattener:
     cuts: dict[tuple, int] = field(default_factory=dict)  # what was cut -> region, so that equal slices are one
     assembled: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)  # stack of an unrolled loop -> its parts
     constants: dict[Value, int] = field(default_factory=dict)
-    lowered: dict[tuple[Op, tuple], tuple[Instruction, ...]] = field(default_factory=dict)
+    lowered: dict[tuple[Op, Numerics], tuple[Instruction, ...]] = field(default_factory=dict)
     chained: dict[int, dict[int, int]] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)  # keeps the graphs alive whose id is a key
     next_chain: int = 0
@@ -129,7 +129,7 @@ class _Flattener:
         return [read(value) for value in graph.outputs]
 
     def op(self, op: Op, refs: Sequence[Ref], chain: int) -> list[Ref]:
-        key = (op, self.numerics.axis_sizes)
+        key = (op, self.numerics)
         instructions = self.lowered.get(key)
         if instructions is None:
             instructions = self.lowered[key] = lower(op, self.numerics)
@@ -223,14 +223,17 @@ class _Flattener:
         raise AssertionError(f"unknown node {type(node).__name__}")
 
     def call(self, node: Call, refs: Sequence[Ref]) -> list[Ref]:
-        mesh = node.params.get("mesh")
+        mesh, outside = node.params.get("mesh"), self.numerics
         if node.name != "shard_map" or mesh is None:
-            return self.graph(node.body, refs)
+            self.numerics = outside.inside(node.params.get("name"))
+            outputs = self.graph(node.body, refs)
+            self.numerics = outside
+            return outputs
         local = [
             Ref(self.cut(ref, ("shard", inner.shape, index), inner)) if ref.datum != NOTHING and inner.size < outer.size else ref
             for index, (ref, outer, inner) in enumerate(zip(refs, node.inputs, node.body.inputs, strict=True))
         ]
-        outside, self.numerics = self.numerics, self.numerics.within(dict(mesh.shape))
+        self.numerics = outside.within(dict(mesh.shape))
         outputs = self.graph(node.body, local)
         self.numerics = outside
         return outputs

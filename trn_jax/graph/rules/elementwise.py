@@ -67,7 +67,17 @@ ACTIVATIONS = (
 # special functions of several arguments, evaluated by iteration on GpSimd
 SPECIAL = "igamma igammac igamma_grad_a polygamma zeta regularized_incomplete_beta random_gamma_grad polynomial".split()
 
-COPIES = {"convert_element_type": "cast", "copy": "copy", "copy_p": "copy", "reduce_precision": "cast", "real": "copy", "imag": "copy"}
+COPIES = {
+    "convert_element_type": "cast",
+    "reduce_precision": "cast",
+    "round_to": "cast",  # trn_jax.round_to in a user's function
+    "copy": "copy",
+    "copy_p": "copy",
+    "real": "copy",
+    "imag": "copy",
+}
+
+CASTS = frozenset(name for name, function in COPIES.items() if function == "cast")
 
 # results that are one of the operands, exactly representable or not a float: nothing to round if the operands were rounded
 EXACT = frozenset("max min neg abs sign select_n clamp copy real imag floor ceil round stop_gradient".split())
@@ -83,6 +93,16 @@ register_views(
     "mesh_cast",
     "reshard",
     "device_put",
+    "layout_constraint",
+    "with_memory_space_constraint",
+    "preduced",
+    "reduced_vary_cast_p",
+    "vary_unreduced_cast_p",
+    "inspect_sharding",
+    "xla_metadata_value",
+    "tie",
+    "dce_sink",
+    "platform_index",
 )
 
 

@@ -11,8 +11,8 @@ from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules.registry import register_rule, streaming
 
 FACTORISATIONS = (
-    "cholesky cholesky_update lu lu_pivots_to_permutation qr geqrf geqp3 householder_product eig eigh svd schur hessenberg tridiagonal "
-    "tridiagonal_solve triangular_solve"
+    "cholesky cholesky_update lu lu_pivots_to_permutation qr geqrf geqp3 householder_product ormqr eig eigh svd schur hessenberg "
+    "tridiagonal tridiagonal_solve triangular_solve symmetric_product"
 ).split()
 
 

@@ -10,13 +10,14 @@ from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules.registry import register_rule, register_views, streaming
 
-DRAWS = "random_bits random_seed random_split random_fold_in random_gamma rng_bit_generator rng_uniform threefry2x32".split()
+DRAWS = (
+    "random_bits random_seed random_split random_fold_in random_gamma rng_bit_generator rng_uniform "
+    "threefry2x32 threefry4x32 philox2x32 philox4x32"
+).split()
 
 register_views("random_wrap", "random_unwrap", "random_clone")
 
 
-@register_rule(
-    "random_bits", "random_seed", "random_split", "random_fold_in", "rng_bit_generator", "rng_uniform", "threefry2x32", "random_gamma"
-)
+@register_rule(*DRAWS)
 def _draw(op: Op, numerics: Numerics) -> Instruction:
     return streaming(op, numerics, "gpsimd", "rng")

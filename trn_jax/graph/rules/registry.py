@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trn_jax.errors import NoRuleError
+import numpy as np
+
+from trn_jax.errors import FormatError, NoRuleError
 from trn_jax.graph.graph import Op, Value
 from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import Numerics
@@ -47,6 +49,7 @@ def lower(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
 
     Raises:
         NoRuleError: If the primitive has no rule.
+        FormatError: If the chip rounds and a value is a 64-bit float.
     """
     rule = RULES.get(op.name)
     if rule is None:
@@ -55,8 +58,20 @@ def lower(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
             f"No rule for primitive {op.name!r} ({op.source}{scope}), {', '.join(map(repr, op.inputs))} -> "
             f"{', '.join(map(repr, op.outputs))}. Register one with trn_jax.register_rule({op.name!r})."
         )
+    if numerics.rounds:
+        _refuse_64_bit(op)
     instructions = rule(op, numerics)
     return (instructions,) if isinstance(instructions, Instruction) else tuple(instructions)
+
+
+def _refuse_64_bit(op: Op) -> None:
+    """No engine has 64-bit floats, and computing in them would hide what the chip's fp32 does."""
+    for value in (*op.outputs, *op.inputs):
+        if value.dtype in (np.dtype(np.float64), np.dtype(np.complex128)):
+            raise FormatError(
+                f"{op.name!r} at {op.source} has a {value!r} value, but a NeuronCore has no 64-bit floats. Make it float32 "
+                "(dtype=jnp.float32, or .astype), or trace without jax.enable_x64. emulate on the ideal chip computes in 64 bits."
+            )
 
 
 def writes(op: Op, numerics: Numerics) -> tuple[str, ...]:
