@@ -131,7 +131,6 @@ print(report.to_table())
 
 # %%
 report.timeline()
-plt.show()
 
 # %%
 gradient = jax.grad(lambda c: trn_jax.latency(program, c))(chip)

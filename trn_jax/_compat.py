@@ -55,6 +55,28 @@ def describing() -> bool:
     return _describing.value
 
 
+def _is_nnx_object(x: Any) -> bool:
+    """Whether `x` is a Flax NNX module, optimizer or the like; Flax itself is not imported."""
+    return any(kind.__module__.startswith("flax.nnx") and kind.__name__ in ("Module", "Pytree", "Object") for kind in type(x).__mro__)
+
+
+def _nnx_objects(tree: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(tree, is_leaf=_is_nnx_object) if _is_nnx_object(leaf)]
+
+
+def _check_unchanged(modules: list[tuple[Any, list[Any]]], returned: set[int]) -> None:
+    """Refuses a function that changed an NNX object it was given and does not return: the change would be lost."""
+    for module, before in modules:
+        after = jax.tree.leaves(module)
+        same = len(after) == len(before) and all(a is b for a, b in zip(after, before, strict=True))
+        if not same and id(module) not in returned:
+            raise UnsupportedError(
+                f"The function changes the {type(module).__name__} it is given (a parameter, a statistic, an optimizer's state). trn_jax "
+                "takes pure functions, and the change would be lost: split outside (graphdef, state = nnx.split(module)), merge inside, "
+                "and return nnx.state(module), or return the module itself."
+            )
+
+
 class Traced:
     """A function traced at given arguments: its Graph, the traced operands and how to rebuild the output."""
 
@@ -67,7 +89,10 @@ class Traced:
             remaining = iter(arrays)
             full = [next(remaining) if is_array else leaf for leaf, is_array in zip(leaves, dynamic, strict=True)]
             full_args, full_kwargs = jax.tree.unflatten(treedef, full)
-            return fn(*full_args, **full_kwargs)
+            modules = [(module, jax.tree.leaves(module)) for module in _nnx_objects((full_args, full_kwargs))]
+            out = fn(*full_args, **full_kwargs)
+            _check_unchanged(modules, {id(module) for module in _nnx_objects(out)})
+            return out
 
         closed, shape = jax.make_jaxpr(flat_fn, return_shape=True)(*self.operands)
         self.graph = to_graph(closed, getattr(fn, "__name__", ""))

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 
 from trn_jax._compat import call_labelled, describing, trace_values
 from trn_jax.chips.schema import Chip
 from trn_jax.errors import FormatError
 from trn_jax.graph.numerics import AutoCast, numerics_for
 from trn_jax.graph.run import Walker, constant_seed_in_training, is_staged
+from trn_jax.numerics.seed import as_seed
 
 
 class ConstantSeedWarning(UserWarning):
@@ -97,7 +97,7 @@ def emulate(
                 ConstantSeedWarning,
                 stacklevel=2,
             )
-        start = jnp.asarray(seed).astype(jnp.uint32) if stochastic else None
+        start = as_seed(seed=seed) if stochastic else None
         outputs = Walker(numerics, is_staged())(traced.graph, traced.operands, start)
         return jax.tree.unflatten(traced.out_tree, outputs)
 

@@ -327,3 +327,13 @@ def test_mutable_references_are_refused_with_the_way_out():
 
     with pytest.raises(trn_jax.UnsupportedError, match="split the module outside"):
         trn_jax.emulate(f, TRN2)(jnp.ones(3))
+
+
+def test_a_seed_is_a_whole_number_and_a_chip_is_one_chip():
+    draw = lambda seed: trn_jax.emulate(jnp.sin, TRN2, autocast=ALL_BF16, rounding="stochastic", seed=seed)(jnp.ones(2))
+    with pytest.raises(trn_jax.FormatError, match=r"got 1\.5"):
+        draw(1.5)
+    with pytest.raises(trn_jax.FormatError, match="given as key="):
+        draw(jax.random.key(0))
+    with pytest.raises(TypeError, match=r"tensor\.rows has shape \(2,\)"):
+        trn_jax.emulate(jnp.sin, TRN2.replace({"tensor.rows": jnp.array([64.0, 128.0])}))

@@ -109,3 +109,17 @@ def test_an_nnx_module_is_an_argument_like_any_other():
     with jax.numpy_rank_promotion("allow"):
         out = trn_jax.emulate(lambda model, tokens: model(tokens), IDEAL, fidelity="fused")(model, TOKENS)
         np.testing.assert_allclose(out, model(TOKENS), rtol=1e-5, atol=1e-5)
+
+
+def test_a_module_changed_in_place_is_refused_unless_it_is_returned():
+    def train(model, tokens):
+        model.head.bias[...] += 1.0
+        return model(tokens).sum()
+
+    def returned(model):
+        model.head.bias[...] += 1.0
+        return model
+
+    with pytest.raises(trn_jax.UnsupportedError, match=r"changes the NNXTransformer it is given.*nnx\.split"):
+        trn_jax.emulate(train, TRN2)(NNXTransformer(nnx.Rngs(0)), TOKENS)
+    assert float(trn_jax.emulate(returned, TRN2)(NNXTransformer(nnx.Rngs(0))).head.bias[0]) == 1.0

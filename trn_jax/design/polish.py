@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trn_jax.design.buildable import rounded, step_of
-from trn_jax.design.limits import slack_bytes
 from trn_jax.design.objective import Objective, objectives
 from trn_jax.errors import ProgramError
 from trn_jax.timing.exact import precision
 from trn_jax.timing.latency import latency
+from trn_jax.timing.limits import slack_bytes
 from trn_jax.timing.program import Program
 
 LOT = 64  # chips timed at once

@@ -16,11 +16,11 @@ import numpy as np
 
 from trn_jax.chips.fields import RANGES, checked_number
 from trn_jax.chips.paths import known_path
-from trn_jax.design.limits import LIMITS, slack_bytes
 from trn_jax.errors import ChipError, ProgramError
 from trn_jax.graph.instruction import ENGINES
 from trn_jax.report.inputs import Programs, check_one_chip, named_programs
 from trn_jax.timing.exact import precision
+from trn_jax.timing.limits import LIMITS, slack_bytes
 from trn_jax.timing.overlap import overlap_levels
 from trn_jax.timing.program import Program
 from trn_jax.timing.schedule import schedule
@@ -60,7 +60,7 @@ def sweep(
 
         latency_s: Seconds; NaN where the point is infeasible.
         utilisation: Busy share of each engine (dimension "engine").
-        slack_bytes: Room left in each memory (dimension "memory"), see `design.limits`; negative where something does not fit.
+        slack_bytes: Room left in each memory (dimension "memory"), see `timing.limits`; negative where something does not fit.
         status: 0 for ok, otherwise why there is no time (the attribute flag_meanings says it in words).
         feasible: status == 0.
 

@@ -172,6 +172,8 @@ def _whole(size: Any, path: str) -> int:
             f"emulate needs a concrete chip, but {path} is traced: loops over tiles have static lengths. Build the chip outside jit, "
             "grad and vmap and close over it (only latency, estimate, sweep and tune take a traced chip)."
         )
+    if np.ndim(size):
+        raise TypeError(f"emulate runs on one chip, but {path} has shape {np.shape(size)}. Take one chip out of the batch.")
     if float(size) != int(size) or size < 1:
         raise TypeError(f"emulate needs a whole number of array rows and columns, but {path} is {size}. Round it first.")
     return int(size)

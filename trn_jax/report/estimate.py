@@ -19,6 +19,7 @@ from trn_jax.report.slices import engine_slices
 from trn_jax.report.warmup import warmup_s
 from trn_jax.timing.bound import bound
 from trn_jax.timing.exact import precision
+from trn_jax.timing.limits import slack_bytes
 from trn_jax.timing.overlap import overlap_levels
 from trn_jax.timing.program import Program
 from trn_jax.timing.schedule import Schedule, schedule
@@ -73,6 +74,7 @@ def estimate(program: Program, chip: Any, *, overlap: Any = None, throttle: bool
         hbm_bytes=hbm_bytes,
         hbm_bytes_compulsory=float(program.compulsory_bytes),
         arithmetic_intensity_flop_per_byte=_ratio(flops, hbm_bytes),
+        slack_bytes={name: float(slack) for name, slack in slack_bytes(program, chip).items()},
         top=_operations(program, plan, repeats),
         overlap=overlap,
         program=program,

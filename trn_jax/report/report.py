@@ -71,6 +71,7 @@ class Report:
         hbm_bytes: Bytes that cross HBM at this size of SBUF.
         hbm_bytes_compulsory: Those that do however large SBUF is.
         arithmetic_intensity_flop_per_byte: flops over hbm_bytes.
+        slack_bytes: For "sbuf", "psum" and "hbm" the bytes to spare; negative where the program cannot run on the chip at all.
         top: Operations by source line, longest first.
         overlap: As given.
         program: What was timed.
@@ -91,12 +92,18 @@ class Report:
     hbm_bytes: float
     hbm_bytes_compulsory: float
     arithmetic_intensity_flop_per_byte: float
+    slack_bytes: Mapping[str, float]
     top: tuple[Operation, ...]
     overlap: Any
     program: Program = field(repr=False)
     chip: Chip = field(repr=False)
     schedule: Schedule = field(repr=False)
     moved_bytes: np.ndarray = field(repr=False)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the program fits the chip's memories; its times mean nothing where it does not."""
+        return min(self.slack_bytes.values()) >= 0
 
     @property
     def bottleneck(self) -> str:

@@ -64,6 +64,9 @@ def _head_lines(report: Report) -> list[str]:
         f"  {quantity(report.concurrent_s, 's')} with all engines side by side, {quantity(report.serial_s, 's')} one after the other, "
         f"{quantity(report.bound_s, 's')} at the very least",
     ]
+    for memory, slack in report.slack_bytes.items():
+        if slack < 0:
+            lines.append(f"  CANNOT RUN: {memory.upper()} is {quantity(-slack, 'B')} too small, so these times mean nothing")
     if report.warmup_s:
         lines.append(f"  not counted: up to {quantity(report.warmup_s, 's')} more while the Tensor Engine warms up after idling")
     return lines

@@ -27,12 +27,14 @@ class Elasticities(dict[str, float]):
 
     Attributes:
         latency_s: The time they belong to.
+        smoothing: Of that time.
         values_by_path: The parameters themselves.
     """
 
-    def __init__(self, entries: dict[str, float], latency_s: float, values_by_path: dict[str, float]):
+    def __init__(self, entries: dict[str, float], latency_s: float, values_by_path: dict[str, float], smoothing: float = 0.0):
         super().__init__(sorted(entries.items(), key=lambda item: (-abs(item[1]), item[0])))
         self.latency_s = latency_s
+        self.smoothing = smoothing
         self.values_by_path = values_by_path
 
     def to_table(self) -> list[dict[str, Any]]:
@@ -52,7 +54,8 @@ class Elasticities(dict[str, float]):
         for path, elasticity in self.items():
             if abs(elasticity) >= 5e-4:
                 lines.append(f"  {elasticity:+.3f}  {path} = {format_quantity(self.values_by_path[path], unit_of(path))}")
-        return "\n".join([*lines, "  all others below 0.0005 in size"])
+        steps = "  (array and tile sizes act in whole steps and show only with smoothing=0.05 or so)"
+        return "\n".join([*lines, "  all others below 0.0005 in size", *([] if self.smoothing else [steps])])
 
 
 def elasticity(program: Program, chip: Chip, *, smoothing: float = 0.0, overlap: Any = None) -> Elasticities:
@@ -85,4 +88,4 @@ def elasticity(program: Program, chip: Chip, *, smoothing: float = 0.0, overlap:
         slopes = {path: float(leaf) for path, leaf in leaves_by_path(gradient).items()}
     time_s = float(time_s)
     entries = {path: slopes[path] * value / time_s if time_s else 0.0 for path, value in values.items()}
-    return Elasticities(entries, time_s, values)
+    return Elasticities(entries, time_s, values, float(smoothing))
