@@ -1,0 +1,1 @@
+"""Time: from a traced function to a Program, from a Program and a chip to seconds."""
