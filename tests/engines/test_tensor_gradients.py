@@ -1,5 +1,7 @@
 """Gradients of the Tensor Engine are those of one plain dot of the rounded operands, whatever the fidelity and the transformation."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,14 +79,14 @@ def test_shard_map_with_a_replicated_operand(fidelity, check_vma):
     close(jax.grad(sharded, (0, 1))(lhs_MK, RHS), jax.grad(expected, (0, 1))(lhs_MK, RHS))
 
 
-@pytest.mark.parametrize("fidelity", ["tiled", "systolic"])
-def test_operands_sharded_over_an_explicit_mesh(fidelity):
+@pytest.mark.parametrize(("fidelity", "in_context"), [("tiled", True), ("tiled", False), ("systolic", True)])
+def test_operands_sharded_over_an_explicit_mesh(fidelity, in_context):
     """The weight gradient contracts over the sharded batch, which a loop cannot slice where it lies."""
     loss = lambda w_DF, x_BTD: jnp.tanh(jnp.einsum("btd,df->btf", x_BTD, w_DF)).mean()
     w_DF, x_BTD = jnp.asarray(normals(0, (5, 2))), jnp.asarray(normals(1, (4, 3, 5)))
     expected = jax.grad(loss)(w_DF, x_BTD)
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh) if in_context else nullcontext():
         w_DF = jax.device_put(w_DF, jax.NamedSharding(mesh, jax.P()))
         x_BTD = jax.device_put(x_BTD, jax.NamedSharding(mesh, jax.P("data")))
         close(jax.jit(trn.emulate(jax.grad(loss), SMALL, fidelity=fidelity))(w_DF, x_BTD), expected)

@@ -84,6 +84,13 @@ def test_bf16_operands_accumulate_in_fp32_and_round_on_evacuation():
     assert float(dot[0, 0]) == 70144.0
 
 
+def test_a_transposed_bf16_operand_meets_a_middle_axis():
+    x, w = arrays((4, 6), (3, 4, 2), dtype=jnp.bfloat16)
+    product = lambda x, w: jnp.einsum("km,bkn->bmn", x, w, preferred_element_type=jnp.float32)
+    expected = np.einsum("km,bkn->bmn", np.float32(x), np.float32(w))
+    np.testing.assert_allclose(jax.jit(trn_jax.emulate(product, TRN2))(x, w), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("activation", [jnp.exp, jnp.tanh, jax.nn.sigmoid, jax.nn.gelu, jax.nn.silu])
 def test_bf16_functions_compute_in_fp32_and_round_on_write(activation):
     x = arrays((64,), dtype=jnp.bfloat16)[0]

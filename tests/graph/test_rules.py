@@ -5,6 +5,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import sparse
 from jax.interpreters import mlir
 
 import trn_jax
@@ -79,6 +80,15 @@ def test_operations_of_a_shared_custom_rule_have_the_line_of_their_call():
 def test_an_array_function_given_directly_is_named():
     (cast, *_) = trn_jax.cast_report(jnp.matmul, TRN2, autocast=trn_jax.AutoCast("matmult", "bf16"))(jnp.ones((2, 2)), jnp.ones((2, 2)))
     assert cast.source == "matmul"
+
+
+def test_a_sparse_product_is_what_plain_jax_computes_and_costs_its_stored_numbers():
+    stored, dense = jnp.array([1.0, 2.0, 3.0]), jnp.ones((3, 2))
+    matrix = sparse.BCOO((stored, jnp.array([[0, 1], [1, 2], [2, 0]])), shape=(3, 3))
+    product = lambda m, x: m @ x
+    np.testing.assert_array_equal(trn_jax.emulate(product, TRN2)(matrix, dense), product(matrix, dense))
+    (instruction,) = (i for i in trn_jax.trace(product, matrix, dense).instructions if i.engine == "gpsimd")
+    assert instruction.work.elements == stored.size * dense.shape[1]
 
 
 def double_primitive():

@@ -54,7 +54,9 @@ def tiled(lhs: Float[Array, "*lhs"], rhs: Float[Array, "*rhs"], layout: Layout, 
 
 def dot(lhs: Array, rhs: Array, dimension_numbers: DotDimensionNumbers) -> Float32[Array, "*out"]:
     """One dot with fp32 products and sums on every backend."""
-    if lhs.dtype != rhs.dtype:
+    # Some products of a transposed narrow operand with an fp32 result do not exist in XLA's CPU backend.
+    transposed = lhs.dtype.itemsize < 4 and lhs.ndim - 1 not in dimension_numbers[0][0]
+    if lhs.dtype != rhs.dtype or transposed:
         lhs, rhs = lhs.astype(jnp.float32), rhs.astype(jnp.float32)
     # Without HIGHEST, a GPU or TPU would round fp32 operands to fewer bits of its own choice.
     return lax.dot_general(lhs, rhs, dimension_numbers, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)

@@ -26,7 +26,7 @@ def with_whole_axes(
         if not (_is_sharded(lhs) or _is_sharded(rhs)):
             return compute(lhs, rhs)
         placed = jax.eval_shape(plain, lhs, rhs).sharding
-        return jax.reshard(compute(_gather(lhs, lhs_axes), _gather(rhs, rhs_axes)), placed.spec)
+        return jax.reshard(compute(_gather(lhs, lhs_axes), _gather(rhs, rhs_axes)), placed)
 
     return product
 
@@ -36,5 +36,6 @@ def _is_sharded(x: Array) -> bool:
 
 
 def _gather(x: Array, axes: Sequence[int] | None) -> Array:
-    spec = jax.typeof(x).sharding.spec
-    return jax.reshard(x, jax.P(*(None if axes is None or axis in axes else name for axis, name in enumerate(spec))))
+    mesh, spec = jax.typeof(x).sharding.mesh, jax.typeof(x).sharding.spec
+    whole = jax.P(*(None if axes is None or axis in axes else name for axis, name in enumerate(spec)))
+    return jax.reshard(x, jax.NamedSharding(mesh, whole))
