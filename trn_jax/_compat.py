@@ -39,10 +39,13 @@ _FORWARD = "is a forward-mode derivative of a jax.custom_vjp, which JAX itself c
 
 # primitive -> why it is refused
 REFUSED = {
-    **dict.fromkeys("new_ref get swap addupdate ref_get ref_set freeze empty_ref free_ref accum_grad_in_ref run_state".split(), _MUTABLE),
-    **dict.fromkeys("pallas_call core_map mpmd_map ffi_call custom_partitioning cudnn_fusion call_exported".split(), _KERNEL),
+    **dict.fromkeys("new_ref empty_ref get swap addupdate freeze free_ref accum_grad_in_ref run_state".split(), _MUTABLE),
+    **dict.fromkeys("pallas_call ffi_call call_exported".split(), _KERNEL),
     "custom_lin": _FORWARD,
 }
+
+# primitives that become the nodes of a Graph that hold other graphs
+EXPANDED = frozenset({"scan", "while", "cond", "custom_linear_solve", *CALLS})
 
 
 def is_dynamic(leaf: Any) -> bool:

@@ -247,6 +247,7 @@ CALLS: dict[str, tuple[str, Callable[[Builder, Any], Rebuild] | None]] = {
     "call": ("call_jaxpr", None),
     "composite": ("jaxpr", None),
     "remat_opt": ("fwd_jaxpr", None),
+    "custom_partitioning": ("call", None),
     "remat2": ("jaxpr", _remat),
     "checkpoint": ("jaxpr", _remat),
     "custom_jvp_call": ("call_jaxpr", _custom_jvp),

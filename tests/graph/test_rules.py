@@ -2,14 +2,15 @@
 
 import jax
 import jax.extend.core
+import jax.extend.core.primitives
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import sparse
+from jax.experimental import pallas, sparse
 from jax.interpreters import mlir
 
 import trn_jax
-from trn_jax._compat import trace_graph
+from trn_jax._compat import EXPANDED, REFUSED, trace_graph
 from trn_jax.graph.graph import Op, walk
 from trn_jax.graph.instruction import ENGINES
 from trn_jax.graph.numerics import Numerics
@@ -46,6 +47,32 @@ def test_every_operation_becomes_instructions_of_known_engines_and_kinds(name):
                 assert node.name in VIEWS | {"transpose", "bitcast_convert_type"}
             if instructions:
                 assert len(instructions[-1].write_formats) == len(node.outputs)
+
+
+# Met in traces although jax.extend.core.primitives does not export them.
+UNEXPORTED = (
+    "all_gather_invariant composite custom_vmap_call debug_callback debug_print device_put io_callback layout_constraint "
+    "linear_call mesh_cast optimization_barrier pbroadcast pcast platform_index psum_invariant pure_callback pvary ragged_dot_general "
+    "random_clone random_unwrap random_wrap reduce_scatter remat_opt reshard shard_map sharding_constraint split stack tile unreduced_psum "
+    "unstack bcoo_dot_general bcoo_fromdense bcoo_todense bcsr_dot_general"
+).split()
+
+
+def test_every_primitive_has_a_rule_is_expanded_or_is_refused_for_a_reason():
+    exported = {value.name for value in vars(jax.extend.core.primitives).values() if isinstance(value, jax.extend.core.Primitive)}
+    assert len(exported) > 150
+    ruled, expanded, refused = set(RULES), set(EXPANDED), set(REFUSED)
+    assert exported | set(UNEXPORTED) <= ruled | expanded | refused
+    assert not ruled & expanded
+    assert not refused & (ruled | expanded)
+    assert len(refused) <= 15
+    assert all(len(reason.split()) > 10 for reason in REFUSED.values())
+
+
+def test_a_refused_primitive_names_itself_the_line_the_reason_and_the_way_out():
+    double = lambda x: pallas.pallas_call(lambda ref, out: None, out_shape=jax.typeof(x), interpret=True)(x)
+    with pytest.raises(trn_jax.UnsupportedError, match=r"'pallas_call' at .*test_rules\.py.*whose inside is not JAX\. Give the plain JAX"):
+        trn_jax.emulate(double, TRN2)(jnp.ones(3))
 
 
 def test_softmax_is_visible_on_vector_and_scalar():

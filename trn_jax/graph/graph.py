@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,13 +25,13 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Static shape."""
-        return tuple(self.aval.shape)
+        """Static shape; () for a token."""
+        return tuple(getattr(self.aval, "shape", ()))
 
     @property
     def dtype(self) -> Any:
-        """NumPy dtype, or an extended dtype (PRNG keys)."""
-        return self.aval.dtype
+        """NumPy dtype, or an extended dtype (PRNG keys); of no bytes for a token."""
+        return getattr(self.aval, "dtype", jax.dtypes.float0)
 
     @property
     def size(self) -> int:

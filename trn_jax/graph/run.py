@@ -78,7 +78,7 @@ class Walker:
             for value in node.inputs:
                 if graph.last_use.get(value) == position:
                     environment.pop(value, None)
-        return [read(value) for value in graph.outputs]
+        return [_literal(value) if isinstance(value, Constant) else environment[value] for value in graph.outputs]
 
     def node(self, node: Node, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
         """Outputs of one node; `key` is its random stream, the seed of the nodes inside it."""
@@ -221,6 +221,11 @@ def is_staged() -> bool:
 def _as_shape(flags: Any, shape: tuple[int, ...]) -> Any:
     """Flags of the leading axes, repeated along the others."""
     return lax.broadcast_in_dim(flags, shape, range(flags.ndim))
+
+
+def _literal(constant: Constant) -> Any:
+    """A literal as the array that JAX returns for it."""
+    return jnp.asarray(constant.value, None if constant.aval.weak_type else constant.dtype)
 
 
 def _same(*values: Any) -> list[Any]:

@@ -50,8 +50,10 @@ def reread_pieces(work: Work, lhs_bytes: float, rhs_bytes: float, resident_bytes
         resident_bytes: SBUF from which an operand is on chip anyway; infinite if both come from HBM.
 
     Returns:
-        At most one piece per knot, from small SBUF to large; none if the smaller operand fits into the smallest block.
+        At most one piece per knot, from small SBUF to large; none if the smaller operand fits into the smallest block, or is empty.
     """
+    if not work.batch:
+        return []
     end = min(min(lhs_bytes, rhs_bytes) / work.batch / BLOCK_SHARE, resident_bytes)
     knots = [knot for knot in KNOTS_BYTES if knot < end]
     if not knots:
