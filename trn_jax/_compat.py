@@ -17,12 +17,14 @@ from jax.extend import source_info_util
 from trn_jax._compat_calls import CALLS, linear_solve, solve_body
 from trn_jax.errors import UnsupportedError
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While, last_uses
+from trn_jax.graph.numerics import RANDOM_SAMPLERS, is_label
 from trn_jax.graph.rules import RULES
 from trn_jax.numerics.rounding import ROUNDINGS
 
 # Frames of these files are not the user's: a primitive's source line is the nearest one outside.
+_HERE, _JAX = Path(__file__).parent, Path(jax.__file__).parent
 for _file in ("_compat.py", "_compat_calls.py", "emulate.py", "cast_report.py", "graph/run.py", "timing/trace.py", "numerics/rounding.py"):
-    source_info_util.register_exclusion(str(Path(__file__).parent / _file))
+    source_info_util.register_exclusion(str(_HERE / _file))
 
 # Whether functions are traced to be described (time, reports) and not to be run; part of the key of JAX's own caches.
 _describing = jax.make_user_context(False)
@@ -209,17 +211,28 @@ class Builder:
             return Branch(**fields, branches=branches, platforms=params.get("branches_platforms"))
         if name == "custom_linear_solve":
             return Call(**fields, body=solve_body(self, eqn), rebuild=linear_solve(self, eqn), params=params)
-        if name == "jit" and params["name"] in ROUNDINGS:
+        if name == "jit" and params["name"] in ROUNDINGS and _is_made_in(eqn, _HERE):
             return Op(**{**fields, "name": "round_to"}, params={"fmt": ROUNDINGS[params["name"]]}, bind=_binder(eqn))
         if name in CALLS:
             key, rebuild = CALLS[name]
-            return Call(**fields, body=self.body(params[key]), rebuild=rebuild and rebuild(self, eqn), params=params)
+            known = _known_as(params.get("name", ""), eqn)
+            return Call(**fields, body=self.body(params[key]), rebuild=rebuild and rebuild(self, eqn), params=params, known_as=known)
         if name not in RULES and any(True for _ in jex_core.jaxprs_in_params(params)) and "jaxpr" in params:
             raise UnsupportedError(
                 f"{name!r} at {fields['source']} holds a sub-program that trn_jax does not know how to run. "
                 "Call the underlying JAX function outside of it, or register a rule with trn_jax.register_rule."
             )
         return Op(**fields, params=params, bind=_binder(eqn))
+
+
+def _is_made_in(eqn: Any, package: Path) -> bool:
+    """Whether a jitted function is defined in a package, and not one of the user's that has the same name."""
+    return str(package) in str(eqn.params["jaxpr"].jaxpr.debug_info.func_src_info)
+
+
+def _known_as(name: str, eqn: Any) -> str:
+    """The name of a called function if `Numerics.inside` has something to say about it."""
+    return name if name in RANDOM_SAMPLERS and _is_made_in(eqn, _JAX) or is_label(name) else ""
 
 
 _COMBINING_SCATTERS = frozenset(f"scatter-{kind}" for kind in ("add", "sub", "mul", "min", "max"))

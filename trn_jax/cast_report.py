@@ -110,7 +110,7 @@ def _casts(graph: Graph, numerics: Numerics, executions: int | None) -> Iterator
                     cast for cast in _op_casts(node, numerics, executions) if cast.role != "write" or internal.isdisjoint(node.outputs)
                 )
             case Call():
-                yield from _casts(node.body, numerics.inside(node.params.get("name")), executions)
+                yield from _casts(node.body, numerics.inside(node.known_as), executions)
             case Scan():
                 yield from _casts(node.body, numerics, None if executions is None else executions * node.length)
             case While():

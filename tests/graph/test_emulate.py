@@ -287,6 +287,21 @@ def test_samplers_of_jax_random_stay_inside_their_interval_under_autocast_all():
     assert jnp.isfinite(normal).all()
 
 
+def test_a_users_function_named_like_a_sampler_is_cast():
+    @jax.jit
+    def _normal(a, b):
+        return a @ b
+
+    a, b = jnp.array([[1 + 2**-8]]), jnp.array([[256.0]])
+    assert float(trn_jax.emulate(_normal, TRN2, autocast=BF16)(a, b)[0, 0]) == 256.0
+
+
+def test_literal_results_are_arrays():
+    doubled, one, flag = trn_jax.emulate(lambda x: (x * 2, 1.0, True), TRN2)(jnp.ones(2))
+    assert (one.dtype, one.weak_type, flag.dtype) == (jnp.float32, True, jnp.bool_)
+    assert doubled.shape == (2,)
+
+
 def test_integer_products_stay_integers_at_every_fidelity():
     a = jnp.arange(600, dtype=jnp.int32).reshape(2, 300)
     assert bits(trn_jax.emulate(lambda a: a @ a.T, TRN2)(a)) == bits(a @ a.T)

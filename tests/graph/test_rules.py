@@ -118,6 +118,16 @@ def test_a_sparse_product_is_what_plain_jax_computes_and_costs_its_stored_number
     assert instruction.work.elements == stored.size * dense.shape[1]
 
 
+def test_a_token_is_a_value_of_no_bytes():
+    def f(x):
+        jax.lax.after_all(jax.lax.create_token(x), jax.lax.create_token(x))
+        return x * 2
+
+    assert trn_jax.emulate(f, TRN2)(jnp.ones(2)).tolist() == [2.0, 2.0]
+    sizes = {node.name: node.outputs[0].size_bytes for node in walk(trace_graph(f, jnp.ones(2)).graph)}
+    assert sizes == {"create_token": 0, "after_all": 0, "mul": 8}
+
+
 def double_primitive():
     primitive = jax.extend.core.Primitive("double_for_test")
     primitive.def_impl(lambda x: x * 2)

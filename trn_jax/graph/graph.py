@@ -94,6 +94,7 @@ class Call(Node):
     body: Graph
     rebuild: Callable[..., list[Any]] | None
     params: Mapping[str, Any]
+    known_as: str = ""  # name under which `Numerics.inside` knows the called function, if it does
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

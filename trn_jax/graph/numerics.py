@@ -34,7 +34,12 @@ CHOICES = {
 }
 
 
-_LABELLED: dict[str | None, Numerics] = {}
+_LABELLED: dict[str, Numerics] = {}
+
+
+def is_label(name: str) -> bool:
+    """Whether a call of this name has numerics of its own."""
+    return name in _LABELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +122,8 @@ class Numerics:
             )
         return fmt
 
-    def inside(self, name: str | None) -> Numerics:
-        """The arithmetic inside a called function of this name.
+    def inside(self, name: str) -> Numerics:
+        """The arithmetic inside a call that the Graph knows by this name.
 
         In a sampler of jax.random nothing is auto-cast; in a call that `label` named, its own numerics hold.
         """

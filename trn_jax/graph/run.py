@@ -145,7 +145,7 @@ class Walker:
 
     def call(self, node: Call, inputs: list[Any], key: Any) -> list[Any]:
         """The call rebuilt around an interpreted body."""
-        walker = replace(self, numerics=self.numerics.inside(node.params.get("name")))
+        walker = replace(self, numerics=self.numerics.inside(node.known_as))
         if node.rebuild is not None:
             return node.rebuild(walker, inputs, key)
         if not self.staged or _observer.get() is not None:

@@ -225,7 +225,7 @@ class _Flattener:
     def call(self, node: Call, refs: Sequence[Ref]) -> list[Ref]:
         mesh, outside = node.params.get("mesh"), self.numerics
         if node.name != "shard_map" or mesh is None:
-            self.numerics = outside.inside(node.params.get("name"))
+            self.numerics = outside.inside(node.known_as)
             outputs = self.graph(node.body, refs)
             self.numerics = outside
             return outputs
