@@ -42,7 +42,7 @@ _FORWARD = "is a forward-mode derivative of a jax.custom_vjp, which JAX itself c
 # primitive -> why it is refused
 REFUSED = {
     **dict.fromkeys("new_ref empty_ref get swap addupdate freeze free_ref accum_grad_in_ref run_state".split(), _MUTABLE),
-    **dict.fromkeys("pallas_call ffi_call call_exported".split(), _KERNEL),
+    **dict.fromkeys("pallas_call ffi_call call_exported scaled_matmul_wrapper".split(), _KERNEL),
     "custom_lin": _FORWARD,
 }
 

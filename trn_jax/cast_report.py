@@ -101,28 +101,29 @@ def cast_report(fn: Callable[..., Any], chip: Chip, **options: Any) -> Callable[
     return report
 
 
-def _casts(graph: Graph, numerics: Numerics, executions: int | None) -> Iterator[Cast]:
+def _casts(graph: Graph, numerics: Numerics, executions: int | None, scope: str = "") -> Iterator[Cast]:
+    """The casts of a graph inside a scope."""
     internal = internal_values(graph) if numerics.writes == "instruction" else frozenset()
     for node in graph.nodes:
+        within = "/".join(filter(None, (scope, node.scope)))
         match node:
             case Op():
-                yield from (
-                    cast for cast in _op_casts(node, numerics, executions) if cast.role != "write" or internal.isdisjoint(node.outputs)
-                )
+                casts = _op_casts(node, numerics, executions, within)
+                yield from (cast for cast in casts if cast.role != "write" or internal.isdisjoint(node.outputs))
             case Call():
-                yield from _casts(node.body, numerics.inside(node.known_as), executions)
+                yield from _casts(node.body, numerics.inside(node.known_as), executions, within)
             case Scan():
-                yield from _casts(node.body, numerics, None if executions is None else executions * node.length)
+                yield from _casts(node.body, numerics, None if executions is None else executions * node.length, within)
             case While():
-                yield from _casts(node.condition, numerics, None)
-                yield from _casts(node.body, numerics, None)
+                yield from _casts(node.condition, numerics, None, within)
+                yield from _casts(node.body, numerics, None, within)
             case Branch():
                 for branch in node.branches:
-                    yield from _casts(branch, numerics, executions)
+                    yield from _casts(branch, numerics, executions, within)
 
 
-def _op_casts(op: Op, numerics: Numerics, executions: int | None) -> Iterator[Cast]:
-    where = {"primitive": op.name, "executions": executions, "source": op.source, "scope": op.scope}
+def _op_casts(op: Op, numerics: Numerics, executions: int | None, scope: str) -> Iterator[Cast]:
+    where = {"primitive": op.name, "executions": executions, "source": op.source, "scope": scope}
     if op.name == "round_to":
         yield Cast(
             instruction="tensor_copy", role="write", from_format="fp32", to_format=op.params["fmt"], elements=op.outputs[0].size, **where

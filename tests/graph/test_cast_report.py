@@ -42,3 +42,13 @@ def test_the_table_names_formats_and_lines():
     assert "nc_matmul" in table
     assert "bf16" in table
     assert "12" in table
+
+
+def test_scopes_of_calls_and_loops_hold_inside_them():
+    def f(x):
+        with jax.named_scope("layer"):
+            return jax.lax.scan(lambda c, _: (jax.nn.relu(c @ c), None), x, None, length=2)[0]
+
+    report = trn_jax.cast_report(f, TRN2, autocast=trn_jax.AutoCast("all", "bf16"))(*arrays((3, 3)))
+    assert len(report) == 4
+    assert {c.scope.split("/")[0] for c in report} == {"layer"}
