@@ -19,6 +19,7 @@ from jax import lax
 from trn_jax.engines import KINDS
 from trn_jax.engines.kind import Execution, is_narrow_float
 from trn_jax.graph.chains import internal_values
+from trn_jax.graph.control import JAX_CONTROL, Control
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While
 from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import Numerics
@@ -52,6 +53,7 @@ class Walker:
 
     numerics: Numerics
     staged: bool = False
+    control: Control = JAX_CONTROL
 
     def __call__(self, graph: Graph, operands: Sequence[Any], seed: Any, *, linear: Sequence[Value] = ()) -> list[Any]:
         """Outputs of `graph` at `operands`.
@@ -159,13 +161,7 @@ class Walker:
     def branch(self, node: Branch, inputs: list[Any], key: Any) -> list[Any]:
         """lax.switch or lax.platform_dependent with interpreted branches."""
         branches = [lambda *args, body=body: self(body, args[1:], args[0]) for body in node.branches]
-        if node.platforms is None:
-            return lax.switch(inputs[0], branches, key, *inputs[1:])
-        pairs = list(zip(node.platforms, branches, strict=True))
-        default = next((branch for names, branch in pairs if names is None), None)
-        return lax.platform_dependent(
-            key, *inputs[1:], default=default, **{name: branch for names, branch in pairs for name in names or ()}
-        )
+        return self.control.branch(node, inputs[0], branches, key, *inputs[1:])
 
     def scan(self, node: Scan, inputs: list[Any], seed: Any) -> list[Any]:
         """lax.scan with an interpreted body; every iteration has its own random stream."""
@@ -179,7 +175,8 @@ class Walker:
             outputs = self(node.body, [*consts, *state, *xs], inner)
             return outputs[: node.num_carry], outputs[node.num_carry :]
 
-        final, stacked = lax.scan(body, carry, (iterations, slices), length=node.length, reverse=node.reverse, unroll=node.unroll)
+        how = {"length": node.length, "reverse": node.reverse, "unroll": node.unroll}
+        final, stacked = self.control.scan(node, body, carry, (iterations, slices), **how)
         return [*final, *stacked]
 
     def while_loop(self, node: While, inputs: list[Any], seed: Any) -> list[Any]:
@@ -207,7 +204,7 @@ class Walker:
                 values = [lax.select(_as_shape(runs, x.shape), x, old) for x, old in zip(values, before, strict=True)]
             return (None if iteration is None else iteration + jnp.uint32(1), values)
 
-        return list(lax.while_loop(condition, body, (counter, carry))[1])
+        return list(self.control.while_loop(node, condition, body, (counter, carry))[1])
 
 
 PLAIN = Numerics(rounds=False, fidelity="fused")
