@@ -1,17 +1,22 @@
 """The numbers of the chip: formats, rounding to them, and the random bits of stochastic rounding."""
 
+from trn_jax.numerics.blocks import BLOCK_FORMATS, BlockFormat
 from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
 from trn_jax.numerics.hash import hash_bits, key_table, mix, split_key
-from trn_jax.numerics.rounding import Overflow, Rounding, round_to, rounder
+from trn_jax.numerics.rounding import Overflow, Rounding, block_rounder, is_block_format, round_to, rounder
 
 __all__ = [
+    "BLOCK_FORMATS",
     "FORMATS",
+    "BlockFormat",
     "Format",
     "Overflow",
     "Rounding",
+    "block_rounder",
     "format_of",
     "get_format",
     "hash_bits",
+    "is_block_format",
     "key_table",
     "mix",
     "round_to",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float32, UInt32
+from jaxtyping import Array, Float32, Int32, UInt32
 
 from trn_jax.numerics.formats import Format
 
@@ -54,3 +54,18 @@ def discarded_bits(magnitude: UInt32[Array, "*dims"], fmt: Format) -> UInt32[Arr
 def cleared(word: UInt32[Array, "*dims"], count: UInt32[Array, "*dims"] | np.uint32) -> UInt32[Array, "*dims"]:
     """The word with its lowest `count` bits (at most 31) set to zero."""
     return word & (np.uint32(0xFFFF_FFFF) << count)
+
+
+def times_power_of_two(magnitude: UInt32[Array, "*dims"], exponent: Int32[Array, "*#dims"]) -> UInt32[Array, "*dims"]:
+    """Bits of a finite magnitude times 2^exponent, float32's subnormal values included; what is below those is cut off.
+
+    Past the largest finite value comes infinity.
+    """
+    field = (magnitude >> MANTISSA_BITS).astype(jnp.int32)
+    significand = jnp.where(field > 0, magnitude & (ONE_BINADE - np.uint32(1)) | ONE_BINADE, magnitude)
+    missing = lax.clz(significand) - np.uint32(8)  # leading zeros of a subnormal value
+    significand = significand << jnp.minimum(missing, np.uint32(31))
+    field = jnp.maximum(field, 1) - missing.astype(jnp.int32) + exponent
+    normal = jnp.where(field > 254, INF, (field.astype(jnp.uint32) << MANTISSA_BITS) + (significand - ONE_BINADE))
+    subnormal = significand >> jnp.clip(1 - field, 0, 31).astype(jnp.uint32)
+    return jnp.where(significand == 0, np.uint32(0), jnp.where(field > 0, normal, subnormal))

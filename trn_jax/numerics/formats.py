@@ -147,6 +147,11 @@ def get_format(name: str | Format) -> Format:
         return name
     if isinstance(name, str) and name in FORMATS:
         return FORMATS[name]
+    if isinstance(name, str) and name.startswith("mx"):
+        raise FormatError(
+            f"{name!r} is not a scalar format. Block formats (mxfp8_e4m3fn, mxfp8_e5m2, mxfp4_e2m1fn) are taken by trn_jax.round_to and as "
+            'operands of products: trn_jax.AutoCast("matmult", "mxfp8_e4m3fn"). Choose a scalar format here.'
+        )
     dtype_name = name if isinstance(name, str) else _dtype_name(name)
     if dtype_name in _NAME_OF_STORAGE:
         raise FormatError(f"{dtype_name!r} is a dtype; the format with its values is called {_NAME_OF_STORAGE[dtype_name]!r}.")

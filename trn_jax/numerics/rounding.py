@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Float32
 
 from trn_jax.errors import FormatError, did_you_mean
 from trn_jax.numerics import bits, nearest, stochastic
+from trn_jax.numerics.blocks import BLOCK_FORMATS, BlockFormat, round_blocks
 from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
 from trn_jax.numerics.hash import Seed, stream_bits, stream_key
 from trn_jax.numerics.seed import as_seed
@@ -34,12 +35,13 @@ ROUNDINGS: dict[str, str] = {}
 
 def round_to(
     x: Float[ArrayLike, "*dims"],
-    fmt: str | Format,
+    fmt: str | Format | BlockFormat,
     *,
     rounding: Rounding = "nearest",
     overflow: Overflow | None = None,
     key: Any = None,
     seed: Seed | None = None,
+    axis: int = -1,
 ) -> Float[Array, "*dims"]:
     """Rounds `x` to the values that `fmt` can hold, kept in `x.dtype`.
 
@@ -52,23 +54,31 @@ def round_to(
     `x` is rounded once, in float32, to the values that both `fmt` and `x.dtype` can hold: for bf16 input and "fp16" the
     largest finite value is 65280. An infinity that `x.dtype` lacks becomes its NaN.
 
+    Block formats ("mxfp8_e4m3fn", "mxfp8_e5m2", "mxfp4_e2m1fn") give each 32 neighbours along `axis` one power of two as their
+    scale, and round what it leaves to the element format, once. Elements saturate; blocks of zeros stay zeros, tiny blocks stay
+    finite, subnormal values are kept, and a block with an infinity or NaN becomes NaN. The scale is that of Trainium3's quantize_mx,
+    2^(floor(log2 max) - (largest exponent - 1)) for MXFP8, and OCP's for MXFP4; OCP's for MXFP8 is
+    `dataclasses.replace(trn_jax.numerics.BLOCK_FORMATS["mxfp8_e4m3fn"], peak_exponent=8)` as `fmt`.
+
     Under `vmap` an unmapped seed gives every lane the same random bits; so do equal seeds on the devices of a `shard_map`.
 
     Args:
         x: Floating-point values of any shape, of a dtype that `format_of` knows (float32, bfloat16, float16, fp8).
-        fmt: Name of the number format, e.g. "fp8_e4m3", or a `Format`.
+        fmt: Name of the number format, e.g. "fp8_e4m3", or a `Format` or `BlockFormat`.
         rounding: "nearest" (ties to even) or "stochastic" (up with a probability proportional to the distance).
         overflow: "inf", "nan" or "saturate" (the largest finite value, also for infinities). None is what ml_dtypes does:
-            infinity where the format has one, else NaN.
+            infinity where the format has one, else NaN. Block formats saturate.
         key: For "stochastic": a JAX PRNG key (typed or raw), or
         seed: an int or a uint32 scalar, traced or not. Pass another one at every step: a constant one rounds the same way
             every time. Both are ignored when rounding to nearest.
+        axis: Axis along which a block format has its blocks; other formats do not read it.
 
     Returns:
         Array of the shape and dtype of `x`.
 
     Raises:
-        FormatError: Unknown format, rounding or overflow; `x` not floating point or wider than float32; no seed, or two.
+        FormatError: Unknown format, rounding or overflow; `x` not floating point or wider than float32; no seed, or two; a block
+            format with another overflow, or an axis that `x` does not have.
 
     Units: none (dimensionless).
     Gradient: plain straight-through, the identity in both modes even where the value overflowed; the cotangent is not
@@ -76,10 +86,12 @@ def round_to(
     Basis: documented (formats, round to nearest even, stochastic rounding: AWS Neuron, rounding modes) and derived (bits equal
         to ml_dtypes; largest-value behaviour of stochastic rounding and saturation of infinities chosen here).
     """
-    fmt = get_format(fmt)
     x = jnp.asarray(x)
     container = _container(x.dtype)
-    round_x = rounder(fmt, rounding, overflow, container)
+    if is_block_format(fmt):
+        round_x = block_rounder(fmt, rounding, overflow, container, axis=_existing_axis(axis, x.ndim))
+    else:
+        round_x = rounder(fmt, rounding, overflow, container)
     if rounding == "nearest":
         return round_x(x.astype(jnp.float32)).astype(x.dtype)
     return round_x(x.astype(jnp.float32), stream_key(as_seed(key=key, seed=seed))).astype(x.dtype)
@@ -107,6 +119,50 @@ def rounder(
     if overflow == "inf" and not fmt.has_inf:
         raise FormatError(f"{fmt.name} has no infinity to overflow to. Give overflow='nan' or 'saturate', or None for its default.")
     return _build(fmt, rounding, overflow, container)
+
+
+def is_block_format(fmt: object) -> bool:
+    """Whether this is a block format, or the name of one."""
+    return isinstance(fmt, BlockFormat) or (isinstance(fmt, str) and fmt in BLOCK_FORMATS)
+
+
+def block_rounder(
+    fmt: str | BlockFormat,
+    rounding: Rounding = "nearest",
+    overflow: Overflow | None = None,
+    container: str | Format = "fp32",
+    *,
+    axis: int,
+) -> Rounder:
+    """As `rounder`, for a block format with its blocks along `axis` (not negative).
+
+    Raises:
+        FormatError: Unknown rounding mode, or an overflow that block formats do not have.
+    """
+    fmt = BLOCK_FORMATS[fmt] if isinstance(fmt, str) else fmt
+    _check_option("rounding", rounding, get_args(Rounding))
+    if overflow not in (None, "saturate"):
+        raise FormatError(f"overflow={overflow!r} does not apply to {fmt.name}: its elements saturate. Give None or 'saturate'.")
+    return _build_blocks(fmt, rounding, get_format(container), axis)
+
+
+@cache
+def _build_blocks(fmt: BlockFormat, rounding: Rounding, container: Format, axis: int) -> Rounder:
+    name = f"round_{fmt.name}_{rounding}"
+    ROUNDINGS[name] = fmt.name
+    rounded = _straight_through(partial(round_blocks, fmt=fmt, axis=axis, container=container), name)
+    if rounding == "stochastic":
+        return lambda x, key: rounded(x, key)
+    return lambda x, key=None: rounded(x)
+
+
+def _existing_axis(axis: int, ndim: int) -> int:
+    """The axis counted from the front."""
+    if not -ndim <= axis < ndim:
+        raise FormatError(
+            f"axis={axis} does not exist: blocks lie along an axis, and x has {ndim} of them. Give one of them, or reshape x."
+        )
+    return axis % ndim
 
 
 @cache
