@@ -3,7 +3,7 @@
 from trn_jax.numerics.blocks import BLOCK_FORMATS, BlockFormat
 from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
 from trn_jax.numerics.hash import hash_bits, key_table, mix, split_key
-from trn_jax.numerics.rounding import Overflow, Rounding, block_rounder, is_block_format, round_to, rounder
+from trn_jax.numerics.rounding import Overflow, Rounding, block_rounder, round_to, rounder
 
 __all__ = [
     "BLOCK_FORMATS",
@@ -16,7 +16,6 @@ __all__ = [
     "format_of",
     "get_format",
     "hash_bits",
-    "is_block_format",
     "key_table",
     "mix",
     "round_to",

@@ -88,7 +88,9 @@ def round_to(
     """
     x = jnp.asarray(x)
     container = _container(x.dtype)
-    if is_block_format(fmt):
+    if isinstance(fmt, str) and fmt in BLOCK_FORMATS:
+        fmt = BLOCK_FORMATS[fmt]
+    if isinstance(fmt, BlockFormat):
         round_x = block_rounder(fmt, rounding, overflow, container, axis=_existing_axis(axis, x.ndim))
     else:
         round_x = rounder(fmt, rounding, overflow, container)
@@ -119,11 +121,6 @@ def rounder(
     if overflow == "inf" and not fmt.has_inf:
         raise FormatError(f"{fmt.name} has no infinity to overflow to. Give overflow='nan' or 'saturate', or None for its default.")
     return _build(fmt, rounding, overflow, container)
-
-
-def is_block_format(fmt: object) -> bool:
-    """Whether this is a block format, or the name of one."""
-    return isinstance(fmt, BlockFormat) or (isinstance(fmt, str) and fmt in BLOCK_FORMATS)
 
 
 def block_rounder(
