@@ -1,7 +1,7 @@
 """The one place that knows JAX's jaxprs: it turns a traced function into a Graph, whatever the JAX version calls things.
 
-Written against jax 0.10.2. What changes between versions (parameter names, closed or open jaxprs) is read here and, for primitives
-that call another function, in `_compat_calls`; nowhere else.
+Written against jax 0.10.2 (the last for Python 3.11) and 0.12. What changes between versions (parameter names, closed or open
+jaxprs) is read here and, for primitives that call another function, in `_compat_calls`; nowhere else.
 """
 
 from __future__ import annotations
@@ -189,11 +189,12 @@ class Builder:
         if name in REFUSED and name not in RULES:
             raise UnsupportedError(f"{name!r} at {fields['source']} {REFUSED[name]}")
         if name == "scan":
+            num_consts, num_carry = _scan_counts(params)
             return Scan(
                 **fields,
                 body=self.body(params["jaxpr"]),
-                num_consts=params["num_consts"],
-                num_carry=params["num_carry"],
+                num_consts=num_consts,
+                num_carry=num_carry,
                 length=params["length"],
                 reverse=params["reverse"],
                 unroll=params["unroll"],
@@ -214,7 +215,8 @@ class Builder:
         if name == "jit" and params["name"] in ROUNDINGS and _is_made_in(eqn, _HERE):
             return Op(**{**fields, "name": "round_to"}, params={"fmt": ROUNDINGS[params["name"]]}, bind=_binder(eqn))
         if name in CALLS:
-            key, rebuild = CALLS[name]
+            keys, rebuild = CALLS[name]
+            key = next(key for key in keys.split() if key in params)
             known = _known_as(params.get("name", ""), eqn)
             return Call(**fields, body=self.body(params[key]), rebuild=rebuild and rebuild(self, eqn), params=params, known_as=known)
         if name not in RULES and any(True for _ in jex_core.jaxprs_in_params(params)) and "jaxpr" in params:
@@ -223,6 +225,14 @@ class Builder:
                 "Call the underlying JAX function outside of it, or register a rule with trn_jax.register_rule."
             )
         return Op(**fields, params=params, bind=_binder(eqn))
+
+
+def _scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many operands of a scan are constants and how many are carried; since jax 0.11 a tree of operands says so."""
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
 
 
 def _is_made_in(eqn: Any, package: Path) -> bool:

@@ -2,7 +2,7 @@
 
 `rebuild(evaluate, operands, seed)` gives the call's outputs with `evaluate(graph, operands, seed, linear=())` in place of JAX's own
 evaluation of each function it holds, so that a user's derivative rule, a remat policy or a mesh survives. As `_compat`, it knows
-the parameters of jax 0.10.2.
+the parameters of jax 0.10.2 and 0.12.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def _custom_vjp(builder: Builder, eqn: Any) -> Rebuild:
 
             def flat_backward(*flat: Any) -> list[Any]:
                 out = params["bwd"].call_wrapped(*flat)
+                out = out[0] if isinstance(out, tuple) else out  # since jax 0.11 a pair: cotangents and what the rule logs
                 shapes.extend(None if type(ct) is ad.Zero else ct for ct in out)
                 return [ct for ct in out if type(ct) is not ad.Zero]
 
@@ -238,14 +239,16 @@ def linear_solve(builder: Builder, eqn: Any) -> Rebuild:
     return rebuild
 
 
-# primitive -> (parameter that holds the body, how to put it back; None where it is nothing but a call)
+# primitive -> (parameter that holds the body, or its names by age, how to put it back; None where it is nothing but a call)
 CALLS: dict[str, tuple[str, Callable[[Builder, Any], Rebuild] | None]] = {
     "jit": ("jaxpr", None),
     "pjit": ("jaxpr", None),
     "closed_call": ("call_jaxpr", None),
     "core_call": ("call_jaxpr", None),
     "call": ("call_jaxpr", None),
-    "composite": ("jaxpr", None),
+    "eval_jaxpr": ("call_jaxpr", None),
+    "xla_metadata_call": ("jaxpr", None),
+    "composite": ("jaxpr call_jaxpr", None),
     "remat_opt": ("fwd_jaxpr", None),
     "custom_partitioning": ("call", None),
     "remat2": ("jaxpr", _remat),

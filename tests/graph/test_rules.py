@@ -54,7 +54,8 @@ UNEXPORTED = (
     "all_gather_invariant composite custom_vmap_call debug_callback debug_print device_put io_callback layout_constraint "
     "linear_call mesh_cast optimization_barrier pbroadcast pcast platform_index psum_invariant pure_callback pvary ragged_dot_general "
     "random_clone random_unwrap random_wrap reduce_scatter remat_opt reshard shard_map sharding_constraint split stack tile unreduced_psum "
-    "unstack bcoo_dot_general bcoo_fromdense bcoo_todense bcsr_dot_general"
+    "unstack bcoo_dot_general bcoo_fromdense bcoo_todense bcsr_dot_general "
+    "relayout reduced_vary_cast vary_unreduced_cast unreduced_pmax unreduced_pmin pbroadcast_dynamic xla_metadata_call eval_jaxpr"
 ).split()
 
 

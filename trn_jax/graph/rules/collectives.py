@@ -24,10 +24,13 @@ KINDS = {
     "reduce_scatter": "reduce_scatter",
     "unreduced_reduce_scatter": "reduce_scatter",
     "unreduced_psum": "all_reduce",
+    "unreduced_pmax": "all_reduce",
+    "unreduced_pmin": "all_reduce",
     "all_to_all": "all_to_all",
     "ragged_all_to_all": "all_to_all",
     "ppermute": "permute",
     "pbroadcast": "permute",
+    "pbroadcast_dynamic": "permute",
     "pgather": "all_gather",
 }
 
