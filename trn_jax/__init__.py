@@ -29,6 +29,7 @@ from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import AutoCast, Numerics
 from trn_jax.graph.rules import register_rule
 from trn_jax.numerics import round_to
+from trn_jax.observe.nonfinite import NonFinite, find_nonfinite
 from trn_jax.report.estimate import estimate
 from trn_jax.report.report import Report
 from trn_jax.timing.bound import bound
@@ -51,6 +52,7 @@ __all__ = [
     "ModelError",
     "NetworkError",
     "NoRuleError",
+    "NonFinite",
     "Numerics",
     "Program",
     "ProgramError",
@@ -66,6 +68,7 @@ __all__ = [
     "emulate",
     "engines",
     "estimate",
+    "find_nonfinite",
     "latency",
     "leaf_paths",
     "list_chips",

@@ -14,7 +14,7 @@ import jax
 import jax.extend.core as jex_core
 from jax.extend import source_info_util
 
-from trn_jax._compat_calls import CALLS, linear_solve, solve_body
+from trn_jax._compat_calls import CALLS, linear_solve, ranks, solve_body
 from trn_jax.errors import UnsupportedError
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While, last_uses
 from trn_jax.graph.numerics import RANDOM_SAMPLERS, is_label
@@ -23,7 +23,16 @@ from trn_jax.numerics.rounding import ROUNDINGS
 
 # Frames of these files are not the user's: a primitive's source line is the nearest one outside.
 _HERE, _JAX = Path(__file__).parent, Path(jax.__file__).parent
-for _file in ("_compat.py", "_compat_calls.py", "emulate.py", "cast_report.py", "graph/run.py", "timing/trace.py", "numerics/rounding.py"):
+for _file in (
+    "_compat.py",
+    "_compat_calls.py",
+    "emulate.py",
+    "cast_report.py",
+    "graph/run.py",
+    "timing/trace.py",
+    "numerics/rounding.py",
+    "observe/",
+):
     source_info_util.register_exclusion(str(_HERE / _file))
 
 # Whether functions are traced to be described (time, reports) and not to be run; part of the key of JAX's own caches.
@@ -217,8 +226,9 @@ class Builder:
         if name in CALLS:
             keys, rebuild = CALLS[name]
             key = next(key for key in keys.split() if key in params)
-            known = _known_as(params.get("name", ""), eqn)
-            return Call(**fields, body=self.body(params[key]), rebuild=rebuild and rebuild(self, eqn), params=params, known_as=known)
+            known, body = _known_as(params.get("name", ""), eqn), self.body(params[key])
+            again = rebuild and rebuild(self, eqn)
+            return Call(**fields, body=body, rebuild=again, params=params, known_as=known, ranks=ranks(name, params))
         if name not in RULES and any(True for _ in jex_core.jaxprs_in_params(params)) and "jaxpr" in params:
             raise UnsupportedError(
                 f"{name!r} at {fields['source']} holds a sub-program that trn_jax does not know how to run. "

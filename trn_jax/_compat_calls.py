@@ -7,7 +7,8 @@ the parameters of jax 0.10.2 and 0.12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,20 +51,32 @@ def _shard_map(builder: Builder, eqn: Any) -> Rebuild:
     def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
         seeds = () if seed is None else (seed,)
 
-        def local(*inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner[len(seeds) :], inner[0] if seeds else None))
+        specs = tuple(params["out_specs"])
+
+        def local(*inner: Any) -> tuple[Any, Any]:
+            outputs = evaluate(body, inner[len(seeds) :], inner[0] if seeds else None)
+            return tuple(outputs[: len(specs)]), tuple(jnp.expand_dims(x, 0) for x in outputs[len(specs) :])
 
         mapped = jax.shard_map(
             local,
             mesh=mesh,
             in_specs=(*(jax.P() for _ in seeds), *params["in_specs"]),
-            out_specs=tuple(params["out_specs"]),
+            out_specs=(specs, jax.P(tuple(axis for axis in mesh.axis_names if axis in manual))),
             axis_names=manual,
             check_vma=params["check_vma"],
         )
-        return list(mapped(*seeds, *operands))
+        outputs, more = mapped(*seeds, *operands)  # what the body returns beyond its outputs, stacked over ranks
+        return [*outputs, *more]
 
     return rebuild
+
+
+def ranks(name: str, params: Mapping[str, Any]) -> int:
+    """On how many shards the body of a call runs at once; 0 where it runs once, on all of its operands."""
+    if name != "shard_map":
+        return 0
+    mesh, manual = params["mesh"], params.get("manual_axes", params.get("newly_manual_axes"))
+    return math.prod(size for axis, size in mesh.shape.items() if manual is None or axis in manual)
 
 
 def _custom_jvp(builder: Builder, eqn: Any) -> Rebuild:

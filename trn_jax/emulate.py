@@ -81,7 +81,7 @@ def emulate(
         activation=activation,
         integer=integer,
     )
-    stochastic = rounding == "stochastic" and numerics.rounds
+    stochastic = numerics.needs_seed
     if stochastic and seed is None:
         raise FormatError("rounding='stochastic' needs seed=: an int or a uint32 that changes every step, e.g. seed=step.")
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from trn_jax.engines.rounded import note_rounding
 from trn_jax.graph.instruction import Instruction
 from trn_jax.numerics import Overflow, Rounding, rounder, split_key
 
@@ -92,6 +93,8 @@ def write(instruction: Instruction, values: Sequence[Any], execution: Execution,
     for position, (value, fmt) in enumerate(zip(values, instruction.write_formats, strict=True)):
         if fmt:
             stream = None if key is None else split_key(key, position)
-            value = rounder(fmt, execution.rounding, execution.overflow)(value, stream)
+            rounded = rounder(fmt, execution.rounding, execution.overflow)(value, stream)
+            note_rounding(instruction, "write", position, fmt, value, rounded)
+            value = rounded
         outputs.append(value)
     return outputs

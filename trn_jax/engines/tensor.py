@@ -22,6 +22,8 @@ from trn_jax.engines.contraction import Layout
 from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
+from trn_jax.engines.rounded import note_rounding
+from trn_jax.engines.recipe import needs_matrices, product_of_matrices
 from trn_jax.engines.sharded import with_whole_axes
 from trn_jax.engines.systolic import contract, scalesim_cycles, systolic, wavefront
 from trn_jax.errors import FormatError, ShapeError
@@ -144,7 +146,10 @@ def _round_operands(instruction: Instruction, operands: Sequence[Any], execution
         if fmt and container and fmt != container:
             stream = split_key(key, position) if execution.rounding == "stochastic" else None
             round_x = rounder(fmt, execution.rounding, execution.overflow, container)
-            x = round_x(x.astype(jnp.float32), stream).astype(x.dtype)
+            wide = x.astype(jnp.float32)
+            narrow = round_x(wide, stream)
+            note_rounding(instruction, "operand", position, fmt, wide, narrow)
+            x = narrow.astype(x.dtype)
         rounded.append(x)
     return rounded
 

@@ -96,6 +96,7 @@ class Call(Node):
     params: Mapping[str, Any]
     known_as: str = ""  # name under which `Numerics.inside` knows the called function, if it does
 
+    ranks: int = 0  # shards on which the body runs at once; what it then gives beyond its outputs comes back stacked over them
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Scan(Node):

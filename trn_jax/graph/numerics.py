@@ -122,6 +122,11 @@ class Numerics:
             )
         return fmt
 
+    @property
+    def needs_seed(self) -> bool:
+        """Whether anything is left to chance."""
+        return self.rounds and self.rounding == "stochastic"
+
     def inside(self, name: str) -> Numerics:
         """The arithmetic inside a call that the Graph knows by this name.
 

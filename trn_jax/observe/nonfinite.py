@@ -1,0 +1,239 @@
+"""find_nonfinite: the first instruction of a program that makes a NaN or an infinity.
+
+An operation makes a NaN when none of its operands holds one, and an infinity when all its operands are finite. Ranges say it all:
+min and max of an array pass NaN on, and are finite only if everything between them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from trn_jax._compat import Traced
+from trn_jax.chips.schema import Chip
+from trn_jax.graph.graph import Node
+from trn_jax.graph.numerics import Numerics
+from trn_jax.observe.sites import Path, Site, site, sites
+from trn_jax.observe.thread import Seen
+from trn_jax.observe.watch import watched
+
+_NO_RANGE = (np.float32(0), np.float32(0))  # of what holds no floats: finite
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["outputs", "found", "index", "iterations", "operand_ranges", "output_range", "input_index", "rank"],
+    meta_fields=["sites", "input_names"],
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonFinite:
+    """Where a NaN or an infinity began; a pytree, so that a jitted function may return it. `print` it.
+
+    Attributes:
+        outputs: What the function returned.
+        found: Whether an instruction made a NaN or an infinity.
+        index: Which of `sites`; meaningless unless `found`.
+        iterations: int32[loops]: iteration of each loop around it in order of execution, outermost first, -1 beyond its loops.
+        operand_ranges: float32[operands, 2]: smallest and largest element of each operand; (0, 0) for operands without floats.
+        output_range: float32[2]: the same of the result: NaN where it holds one, infinite where it holds an infinity.
+        input_index: First argument that holds a NaN or an infinity already, in `input_names`; -1 if all are finite.
+        rank: Index of the rank where it was made under a shard_map, -1 outside.
+        sites: Every operation of the program.
+        input_names: Every argument leaf, then "captured" arrays.
+    """
+
+    outputs: Any
+    found: Any
+    index: Any
+    iterations: Any
+    operand_ranges: Any
+    output_range: Any
+    input_index: Any
+    rank: Any
+    sites: tuple[Site, ...]
+    input_names: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    @property
+    def site(self) -> Site | None:
+        """The instruction that made it; None if there is none."""
+        return self.sites[int(self.index)] if self.found else None
+
+    @property
+    def input(self) -> str | None:
+        """The first argument that was not finite; None if all were."""
+        return self.input_names[int(self.input_index)] if self.input_index >= 0 else None
+
+    def __repr__(self) -> str:
+        if any(isinstance(x, Tracer) or np.ndim(x) for x in (self.found, self.input_index)):
+            return f"NonFinite(found={self.found}, index={self.index})"
+        lines = [] if self.input is None else [f"The input {self.input} is not finite to begin with."]
+        made = self.site
+        if made is None:
+            return "\n".join([*lines, "Nothing non-finite is made."])
+        low, high = (float(x) for x in self.output_range)
+        what = "NaN" if np.isnan(low) else " and ".join(str(x) for x in sorted({low, high}) if np.isinf(x))
+        lines.append(f"{what} is made by {made}, instruction {made.instruction}")
+        for number, (operand, (low, high)) in enumerate(zip(made.operands, np.asarray(self.operand_ranges), strict=False)):
+            lines.append(f"  operand {number}: {operand}" + (f" in [{low:.6g}, {high:.6g}]" if "float" in operand else ""))
+        lines += [f"  iteration {i} of the loop at {loop}" for loop, i in zip(made.loops, np.asarray(self.iterations), strict=False)]
+        return "\n".join(lines + ([f"  on rank {int(self.rank)}"] if self.rank >= 0 else []))
+
+
+def find_nonfinite(fn: Callable[..., Any], chip: Chip, **options: Any) -> Callable[..., NonFinite]:
+    """Runs `fn` as `emulate(fn, chip, **options)` does and says which instruction is the first, in order of execution, to make a NaN
+    out of operands without one, or an infinity out of finite operands.
+
+    Inside scans, while loops, branches, calls, custom derivative rules and shard_map too; conditions of while loops are not looked
+    at. An infinity that is written in the program (a mask of -inf) is not made by it; a NaN that follows from it is.
+
+    Args:
+        fn: Any function `emulate` takes.
+        chip: The chip.
+        **options: Those of `emulate`.
+
+    Returns:
+        A callable with `fn`'s signature that returns a `NonFinite`: `print` it, or test `.found`. It may be jitted, vmapped and
+        scanned, and belongs in a training loop as it is: `.outputs` are those of the step.
+
+    Raises:
+        As `emulate`.
+
+    Units: none. Gradient: that of `fn` in `.outputs`; none elsewhere. Basis: as `emulate`.
+    """
+
+    def report(probe: _FirstProbe, outputs: Any) -> NonFinite:
+        found = {name: x for name, x in probe.state.items() if name != "clock"}
+        return NonFinite(outputs=outputs, sites=probe.sites, input_names=probe.names, input_index=probe.input_index, **found)
+
+    return watched(fn, chip, _FirstProbe, report, **options)  # pyright: ignore[reportArgumentType]
+
+
+class _FirstProbe:
+    """Keeps the ranges of one body's values, and takes the first operation of it that made something into the state at its end."""
+
+    def __init__(self, traced: Traced, numerics: Numerics, names: tuple[str, ...]):
+        places = list(dict.fromkeys(sites(traced.graph, numerics)))
+        self.number = {path: index for index, (path, _) in enumerate(places)}
+        self.sites = tuple(site(path, numerics) for path, numerics in places)
+        depth = max((len(place.loops) for place in self.sites), default=0)
+        operands = max((len(place.operands) for place in self.sites), default=0)
+        self._empty = {
+            "found": jnp.bool_(False),
+            "index": jnp.int32(0),
+            "iterations": jnp.full(depth, -1, jnp.int32),
+            "operand_ranges": jnp.zeros((operands, 2), jnp.float32),
+            "output_range": jnp.zeros(2, jnp.float32),
+            "rank": jnp.int32(-1),
+            "clock": jnp.int32(0),  # operations so far, until something is found
+        }
+        self.state = self._empty
+        self.names = (*names, *(f"captured {value!r}" for value, _ in traced.graph.constants))
+        given = (*traced.operands, *(x for _, x in traced.graph.constants))
+        finite = jnp.stack([jnp.isfinite(jnp.stack(_range(x))).all() for x in given] or [jnp.bool_(True)])
+        self.input_index = jnp.where(finite.all(), -1, jnp.argmin(finite).astype(jnp.int32))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was found so far, the operations seen since it was last read included."""
+        if self._seen:
+            self._state = self._first()
+        self.state = self._state
+        return self._state
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self._seen: list[tuple[int, list[int], list[int], Sequence[Any]]] = []  # operation, positions of operands and of outputs, loops
+        self._ranges = [_NO_RANGE]  # of the arrays of this body; the first stands for none
+        self._position: dict[int, int] = {}  # of an array, by its id, in `_ranges`
+        self._alive: list[Any] = []
+
+    def see(self, seen: Seen) -> None:
+        number = self.number[seen.path]
+        inputs = [self._measured(x) for x in seen.inputs]
+        is_view = not self.sites[number].engine
+        if is_view and len(seen.inputs) == len(seen.outputs) == 1 and np.size(seen.inputs[0]) <= np.size(seen.outputs[0]):
+            self._position[id(seen.outputs[0])] = inputs[0]
+            self._alive.append(seen.outputs[0])
+        else:
+            self._seen.append((number, inputs, [self._measured(x) for x in seen.outputs], seen.iterations))
+
+    def fresh(self, path: Path) -> dict[str, Any]:
+        return self._empty
+
+    def gather(self, path: tuple[Node, ...], ranks: dict[str, Any]) -> None:
+        rank = jnp.argmin(jnp.where(ranks["found"], ranks["clock"], jnp.iinfo(jnp.int32).max))  # collectives spread it to other ranks
+        here = {name: x[rank] for name, x in ranks.items()} | {"rank": rank.astype(jnp.int32)}
+        here["clock"] += self.state["clock"]
+        self.state = _earlier(self.state, here)
+
+    def _measured(self, x: Any) -> int:
+        """Where in `_ranges` the range of an array is, measured once in a body."""
+        if id(x) not in self._position:
+            self._alive.append(x)  # so that its id stays its own
+            self._position[id(x)] = len(self._ranges)
+            self._ranges.append(_range(x))
+        return self._position[id(x)]
+
+    def _first(self) -> dict[str, Any]:
+        """The state after the operations seen."""
+        empty, iterations = self._empty, self._seen[0][3]
+        ranges = jnp.stack([jnp.asarray(bound, jnp.float32) for pair in self._ranges for bound in pair]).reshape(-1, 2)
+        operands = _table([inputs for _, inputs, _, _ in self._seen], len(empty["operand_ranges"]))
+        results = _table([outputs for _, _, outputs, _ in self._seen])
+        infinite, nan = ~jnp.isfinite(ranges).all(1), jnp.isnan(ranges[:, 0])
+        made = (infinite[results].any(1) & ~infinite[operands].any(1)) | (nan[results].any(1) & ~nan[operands].any(1))
+        first = jnp.argmax(made)
+        output = ranges[jnp.asarray(results)[first]]
+        found = {
+            "found": made[first],
+            "index": jnp.asarray([number for number, *_ in self._seen], jnp.int32)[first],
+            "iterations": empty["iterations"].at[: len(iterations)].set(jnp.stack(iterations)) if iterations else empty["iterations"],
+            "operand_ranges": ranges[jnp.asarray(operands)[first]],
+            "output_range": jnp.stack([output[:, 0].min(), output[:, 1].max()]),
+            "rank": empty["rank"],
+            "clock": self._state["clock"] + jnp.where(made.any(), first.astype(jnp.int32), len(self._seen)),
+        }
+        return _earlier(self._state, found)
+
+
+def _table(rows: Sequence[Sequence[int]], width: int = 1) -> np.ndarray:
+    """Rows of positions as one array, filled up with position 0, where nothing is."""
+    width = max([width, *map(len, rows)])
+    return np.array([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+def _earlier(state: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    chosen = {name: jnp.where(state["found"] | ~later["found"], old, later[name]) for name, old in state.items()}
+    return chosen | {"clock": jnp.where(state["found"], state["clock"], later["clock"])}
+
+
+def _range(x: Any) -> tuple[Any, Any]:
+    """Smallest and largest element in fp32, NaN if there is one."""
+    dtype = getattr(x, "dtype", np.result_type(x))
+    if not np.size(x) or not jnp.issubdtype(dtype, jnp.inexact):
+        return _NO_RANGE
+    x = jax.lax.stop_gradient(x)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return _join([_range(jnp.real(x)), _range(jnp.imag(x))])
+    if jnp.ndim(x) == 0:
+        return (x, x)
+    return jnp.min(x), jnp.max(x)
+
+
+def _join(ranges: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """The range of several arrays together."""
+    (low, high), *rest = ranges
+    for other_low, other_high in rest:
+        low, high = jnp.minimum(low, other_low), jnp.maximum(high, other_high)
+    return low, high
