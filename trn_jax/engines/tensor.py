@@ -23,7 +23,6 @@ from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
 from trn_jax.engines.rounded import note_rounding
-from trn_jax.engines.recipe import needs_matrices, product_of_matrices
 from trn_jax.engines.sharded import with_whole_axes
 from trn_jax.engines.systolic import contract, scalesim_cycles, systolic, wavefront
 from trn_jax.errors import FormatError, ShapeError
