@@ -94,7 +94,7 @@ def test_a_loop_in_a_branch_counts_all_its_iterations():
 
 
 def test_shards_are_as_large_as_one_rank_sees_them():
-    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
     def f(x, w):
         return jax.lax.psum(x @ w, "model")

@@ -139,7 +139,7 @@ def test_gradient_of_an_emulated_function_is_not_taken_for_the_function():
 
 
 def test_collective_under_an_abstract_mesh_knows_its_ranks_and_local_bytes():
-    mesh = jax.sharding.AbstractMesh((8,), ("data",))
+    mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def f(x):
         return jax.lax.psum(jnp.tanh(x), "data")

@@ -234,7 +234,7 @@ def _load(rhs_RC: Array) -> Float32[Array, "C R"]:
 def _stream_past(held_CR: Array, entering_TR: Array, m: int) -> Float32[Array, "M C"]:
     """Streams the skewed rows past the held weights. Arrays are [C, R]: the shift of partial sums is then along memory."""
     cols, rows = held_CR.shape
-    one = _opaque_one()
+    one = _opaque_one(entering_TR)
 
     def cycle(state: tuple[Array, Array], entering_R: Array) -> tuple[tuple[Array, Array], Array]:
         x_CR, sum_CR = state
@@ -256,7 +256,7 @@ def _output_stationary(lhs_MK: Array, rhs_KN: Array, rows: int, cols: int) -> Fl
     (m, k), n = lhs_MK.shape, rhs_KN.shape[1]
     lhs_tiles = _fill(lhs_MK, 0, rows).reshape(-1, rows, k)
     rhs_tiles = _fill(rhs_KN, 1, cols).reshape(k, -1, cols).transpose(1, 0, 2)
-    steps, one = k + rows + cols - 2, _opaque_one()
+    steps, one = k + rows + cols - 2, _opaque_one(lhs_MK)
 
     def cycle(state: tuple[Array, ...], entering: tuple[Array, Array]) -> tuple[tuple[Array, ...], None]:
         x_RC, w_RC, sum_RC = state
@@ -293,6 +293,10 @@ def _tile_sizes(size: int, tile: int) -> list[int]:
     return [min(tile, size - start) for start in range(0, size, tile)]
 
 
-def _opaque_one() -> Array:
-    """1.0 that no compiler can see through: times it, a product stays rounded before it is added, instead of a fused multiply-add."""
-    return lax.optimization_barrier(jnp.float32(1.0))
+def _opaque_one(x: Array) -> Array:
+    """1.0 that no compiler can see through: times it, a product stays rounded before it is added, instead of a fused multiply-add.
+
+    A barrier around the constant is not enough: newer compilers fold it. That i (i + 1) is even, they do not find.
+    """
+    i = lax.bitcast_convert_type(x.reshape(-1)[0], jnp.uint32)
+    return 1.0 + (i * (i + 1) & 1).astype(jnp.float32)
