@@ -93,8 +93,8 @@ def find_nonfinite(fn: Callable[..., Any], chip: Chip, **options: Any) -> Callab
     """Runs `fn` as `emulate(fn, chip, **options)` does and says which instruction is the first, in order of execution, to make a NaN
     out of operands without one, or an infinity out of finite operands.
 
-    Inside scans, while loops, branches, calls, custom derivative rules and shard_map too; conditions of while loops are not looked
-    at. An infinity that is written in the program (a mask of -inf) is not made by it; a NaN that follows from it is.
+    Inside scans, while loops, branches, calls, custom derivative rules and shard_map too. An infinity that is written in the program
+    (a mask of -inf) is not made by it; a NaN that follows from it is.
 
     Args:
         fn: Any function `emulate` takes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trn_jax.graph.graph import Branch, Call, Graph, Node, Op, Scan, While
+from trn_jax.graph.graph import Branch, Call, Graph, Node, Op, Scan, While, bodies
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
 
@@ -41,10 +41,7 @@ class Site:
 
 
 def sites(graph: Graph, numerics: Numerics, path: Path = ()) -> Iterator[tuple[Path, Numerics]]:
-    """Every operation that a watched walk meets, as its path, in program order; conditions of while loops are not watched.
-
-    Bodies that two branches share are met twice.
-    """
+    """Every operation that a watched walk meets, as its path, in program order; bodies that two branches share are met twice."""
     for node in graph.nodes:
         below = (*path, node)
         match node:
@@ -52,11 +49,9 @@ def sites(graph: Graph, numerics: Numerics, path: Path = ()) -> Iterator[tuple[P
                 yield below, numerics
             case Call():
                 yield from sites(node.body, numerics.inside(node.known_as), below)
-            case Scan() | While():
-                yield from sites(node.body, numerics, below)
-            case Branch():
-                for branch in node.branches:
-                    yield from sites(branch, numerics, below)
+            case Scan() | While() | Branch():
+                for body in bodies(node):
+                    yield from sites(body, numerics, below)
 
 
 def scope_of(path: Path) -> str:

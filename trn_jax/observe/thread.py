@@ -100,12 +100,14 @@ class Thread(Control):
                 inner, ys = body(inner, x)
             return (self.probe.state, iteration + 1, inner), ys
 
-        (state, _, final), stacked = lax.scan(step, (self.probe.state, jnp.int32(0), carry), xs, **how)
-        self.probe.state = state
+        (self.probe.state, _, final), stacked = lax.scan(step, (self.probe.state, jnp.int32(0), carry), xs, **how)
         return final, stacked
 
     def while_loop(self, node: Node, condition: Callable[..., Any], body: Callable[..., Any], carry: Any) -> Any:
-        """lax.while_loop that also carries the state and a counter; its condition is not watched."""
+        """lax.while_loop that also carries the state and a counter.
+
+        A condition cannot change the state, so it is evaluated again where it can: in the body, and once more after the loop.
+        """
         if not self.watching:
             return super().while_loop(node, condition, body, carry)
 
@@ -116,11 +118,13 @@ class Thread(Control):
         def step(carried: Any) -> Any:
             self.probe.state, iteration, inner = carried
             with self.inside(node, iteration):
+                condition(inner)
                 inner = body(inner)
             return self.probe.state, iteration + 1, inner
 
-        state, _, final = lax.while_loop(go_on, step, (self.probe.state, jnp.int32(0), carry))
-        self.probe.state = state
+        self.probe.state, iterations, final = lax.while_loop(go_on, step, (self.probe.state, jnp.int32(0), carry))
+        with self.inside(node, iterations):
+            condition(final)
         return final
 
     def branch(self, node: Branch, index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
@@ -137,8 +141,7 @@ class Thread(Control):
 
             return run
 
-        state, outputs = super().branch(node, index, [watched(taken) for taken in branches], self.probe.state, *operands)
-        self.probe.state = state
+        self.probe.state, outputs = super().branch(node, index, [watched(taken) for taken in branches], self.probe.state, *operands)
         return outputs
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from trn_jax._compat import is_dynamic, trace_values
+from trn_jax._compat import Traced, is_dynamic, trace_values
 from trn_jax.chips.schema import Chip
 from trn_jax.emulate import emulate
 from trn_jax.graph.numerics import Numerics
@@ -24,6 +24,7 @@ def watched(
     make_probe: Callable[..., AnyProbe],
     report: Callable[[AnyProbe, Any], Any],
     seed: Any = None,
+    trace: Callable[..., Traced] = trace_values,
     **options: Any,
 ) -> Callable[..., Any]:
     """A callable with `fn`'s signature that returns `report(probe, outputs)` after running `fn` on the chip.
@@ -37,8 +38,8 @@ def watched(
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        traced = trace_values(fn, *args, **kwargs)
-        start = as_seed(seed=seed) if numerics.needs_seed else None
+        traced = trace(fn, *args, **kwargs)
+        start = None if seed is None else as_seed(seed=seed)
         probe = make_probe(traced, numerics, input_names(args, kwargs))
         outputs = WatchedWalker(numerics, control=Thread(probe))(traced.graph, traced.operands, start)
         return report(probe, jax.tree.unflatten(traced.out_tree, outputs))
