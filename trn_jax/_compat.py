@@ -152,11 +152,12 @@ class Builder:
 
     def __init__(self, name: str) -> None:
         self._caller = name
-        self._met: dict[tuple[int, str], tuple[Any, Graph]] = {}
+        self._backward = False
+        self._met: dict[tuple[int, str, bool], tuple[Any, Graph]] = {}
 
     def body(self, jaxpr: Any) -> Graph:
         """The graph of a jaxpr in an equation's parameters, closed or open."""
-        key = (id(jaxpr), self._caller if describing() else "")
+        key = (id(jaxpr), self._caller if describing() else "", self._backward)
         if key not in self._met:
             closed = hasattr(jaxpr, "jaxpr")
             self._met[key] = (jaxpr, self.graph(jaxpr.jaxpr, jaxpr.consts) if closed else self.graph(jaxpr, ()))
@@ -187,9 +188,10 @@ class Builder:
                 "source": source_info_util.summarize(eqn.source_info) or self._caller,
                 "scope": str(eqn.source_info.name_stack),
             }
-            outside, self._caller = self._caller, fields["source"]
+            fields["backward"] = _is_backward(fields["scope"], self._backward)
+            outside, self._caller, self._backward = (self._caller, self._backward), fields["source"], fields["backward"]
             nodes.append(self.node(eqn, fields))
-            self._caller = outside
+            self._caller, self._backward = outside
         outputs = tuple(read(atom) for atom in jaxpr.outvars)
         return Graph(inputs=inputs, constants=constants, nodes=tuple(nodes), outputs=outputs, last_use=last_uses(nodes, outputs))
 
@@ -235,6 +237,11 @@ class Builder:
                 "Call the underlying JAX function outside of it, or register a rule with trn_jax.register_rule."
             )
         return Op(**fields, params=params, bind=_binder(eqn))
+
+
+def _is_backward(scope: str, outside: bool) -> bool:
+    """Whether an equation in this scope was made by transposing; what remat computes again was not."""
+    return (outside or "transpose(" in scope) and "rematted_computation" not in scope
 
 
 def _scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:

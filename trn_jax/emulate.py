@@ -33,6 +33,7 @@ def emulate(
     overflow: Literal["inf", "nan", "saturate"] | None = None,
     activation: Literal["exact"] = "exact",
     integer: Literal["exact"] = "exact",
+    psum: Literal["fp32", "bf16"] = "fp32",
 ) -> Callable[..., Any]:
     """`fn` computed as the chip would: a pure function with the same signature.
 
@@ -56,12 +57,14 @@ def emulate(
         overflow: What rounding does beyond the largest finite value; None is each format's own (see `round_to`).
         activation: "exact" (fp32 functions).
         integer: "exact" (two's complement).
+        psum: Format in which products accumulate from K tile to K tile: "fp32", or "bf16" on chips whose PSUM has it (Trainium3),
+            rounded as `rounding` says at every tile.
 
     Returns:
         A callable with `fn`'s signature; `.function`, `.chip` and `.numerics` say what it runs and how.
 
     Raises:
-        FormatError: Unknown option, no seed for stochastic rounding, or a format that the chip's Tensor Engine lacks.
+        FormatError: Unknown option, no seed for stochastic rounding, or a format that the chip's Tensor Engine or PSUM lacks.
         TypeError: `chip` is traced, or its array size is not whole.
         NoRuleError, UnsupportedError: When called, for a primitive without a rule or one refused for a stated reason.
 
@@ -80,6 +83,7 @@ def emulate(
         overflow=overflow,
         activation=activation,
         integer=integer,
+        psum=psum,
     )
     stochastic = numerics.needs_seed
     if stochastic and seed is None:

@@ -7,7 +7,7 @@ import pytest
 
 from trn_jax.chips import describe_chip, leaf_paths, list_chips, load_chip
 from trn_jax.chips.fields import BASES, RANGES
-from trn_jax.numerics.formats import FORMATS
+from trn_jax.numerics import BLOCK_FORMATS, FORMATS
 
 ALL_CHIPS = list_chips()
 
@@ -36,7 +36,7 @@ def test_leaves_are_python_floats_in_the_order_of_the_paths(name):
     assert [type(leaf) for leaf in leaves] == [float] * len(RANGES)
     assert [chip.get(path) for path in leaf_paths(chip)] == leaves
     assert chip.name == name
-    assert set(chip.formats) <= set(FORMATS)
+    assert set(chip.formats) <= {*FORMATS, *BLOCK_FORMATS}
 
 
 def test_every_field_of_the_record_has_an_allowed_range_and_the_other_way_round():

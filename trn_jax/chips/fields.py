@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trn_jax.errors import ChipError, did_you_mean
+from trn_jax.numerics.blocks import BLOCK_FORMATS
 from trn_jax.numerics.formats import FORMATS
 
+KNOWN_FORMATS = (*FORMATS, *BLOCK_FORMATS)
 BASES = ("documented", "derived", "measured", "assumed", "calibrated")
 
 
@@ -118,11 +120,11 @@ def checked_number(where: str, path: str, value: Any) -> float:
     return number
 
 
-def checked_formats(where: str, names: Any) -> tuple[str, ...]:
+def checked_formats(where: str, names: Any, key: str = "formats") -> tuple[str, ...]:
     """The names as a tuple, if they are a list of known number formats. Raises ChipError otherwise."""
     if not isinstance(names, (list, tuple)) or not names:
-        raise ChipError(f"{where}: formats = {names!r} must be a list of number formats. Known: {', '.join(FORMATS)}.")
+        raise ChipError(f"{where}: {key} = {names!r} must be a list of number formats. Known: {', '.join(KNOWN_FORMATS)}.")
     for name in names:
-        if not isinstance(name, str) or name not in FORMATS:
-            raise ChipError(f"{where}: formats contains {name!r}. {did_you_mean(str(name), FORMATS)}")
+        if not isinstance(name, str) or name not in KNOWN_FORMATS:
+            raise ChipError(f"{where}: {key} contains {name!r}. {did_you_mean(str(name), KNOWN_FORMATS)}")
     return tuple(names)

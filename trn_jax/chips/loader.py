@@ -33,7 +33,7 @@ _GROUPS = {
     "hbm": Hbm,
     "link": Link,
 }
-_HEADER = ("name", "core", "base", "rounds", "formats", "cores")
+_HEADER = ("name", "core", "base", "rounds", "formats", "psum_formats", "cores")
 _ENTRY_KEYS = ("value", "basis", "source", "note", "low", "high")
 
 
@@ -67,6 +67,7 @@ class Description(NamedTuple):
     name: str
     core: str
     rounds: bool
+    psum_formats: tuple[str, ...]
     entries: dict[str, Entry]
 
 
@@ -95,7 +96,15 @@ def load_chip(name_or_path: str | os.PathLike[str]) -> Chip:
         group: record(**{path.removeprefix(f"{group}."): value for path, value in values.items() if path.startswith(f"{group}.")})
         for group, record in _GROUPS.items()
     }
-    return Chip(name=about.name, core=about.core, rounds=about.rounds, formats=values["formats"], cores=values["cores"], **groups)
+    return Chip(
+        name=about.name,
+        core=about.core,
+        rounds=about.rounds,
+        formats=values["formats"],
+        psum_formats=about.psum_formats,
+        cores=values["cores"],
+        **groups,
+    )
 
 
 def describe_chip(name_or_path: str | os.PathLike[str]) -> list[Row]:
@@ -157,6 +166,7 @@ def _parse(content: str, where: str, default_name: str) -> Description:
         name=_text(document, "name", where, default_name),
         core=_text(document, "core", where, base.core if base else None),
         rounds=_rounds(document, where, base),
+        psum_formats=_psum_formats(document, where, base),
         entries={path: entries[path] for path in ("formats", *RANGES)},
     )
 
@@ -217,8 +227,8 @@ def _entry(where: str, path: str, raw: Any) -> Entry:
             raise ChipError(f"{where}: {path} has {key} = {raw[key]!r}; give a text that is not empty.")
     if raw["basis"] not in BASES:
         raise ChipError(f"{where}: {path} has basis = {raw['basis']!r}. {did_you_mean(raw['basis'], BASES)}")
-    if path == "formats":
-        return Entry(checked_formats(where, raw["value"]), raw["basis"], raw["source"], raw.get("note", ""))
+    if path in ("formats", "psum_formats"):
+        return Entry(checked_formats(where, raw["value"], path), raw["basis"], raw["source"], raw.get("note", ""))
     value = checked_number(where, path, raw["value"])
     if ("low" in raw) != ("high" in raw):
         raise ChipError(f"{where}: {path} has only one of low and high; give both ends of the range, or neither.")
@@ -235,6 +245,13 @@ def _text(document: Mapping[str, Any], key: str, where: str, default: str | None
     if not isinstance(value, str) or not value.strip():
         raise ChipError(f"{where}: {key} = {value!r} must be a text that is not empty.")
     return value
+
+
+def _psum_formats(document: Mapping[str, Any], where: str, base: Description | None) -> tuple[str, ...]:
+    """What PSUM accumulates in: fp32, as on every chip before Trainium3, unless the file or its base says otherwise."""
+    if "psum_formats" in document:
+        return _entry(where, "psum_formats", document["psum_formats"]).value
+    return base.psum_formats if base else ("fp32",)
 
 
 def _rounds(document: Mapping[str, Any], where: str, base: Description | None) -> bool:

@@ -15,7 +15,7 @@ from trn_jax.errors import ChipError, did_you_mean
 from trn_jax.units import time_power as time_power
 
 _Record = TypeVar("_Record")
-_STATIC = {"name": str, "core": str, "formats": tuple, "rounds": bool}
+_STATIC = {"name": str, "core": str, "formats": tuple, "psum_formats": tuple, "rounds": bool}
 
 
 def leaf_paths(chip: Any = None) -> list[str]:
@@ -79,8 +79,8 @@ def _leaf(path: str, value: Any) -> Any:
 
 
 def _static(path: str, value: Any) -> Any:
-    if path == "formats":
-        return checked_formats("chip.replace", value)
+    if path in ("formats", "psum_formats"):
+        return checked_formats("chip.replace", value, path)
     if not isinstance(value, _STATIC[path]):
         raise ChipError(f"chip.replace: {path} = {value!r}; give a {_STATIC[path].__name__}.")
     return value

@@ -157,6 +157,7 @@ class Chip:
     name: str = static()
     core: str = static()  # "NeuronCore-v2", ...
     formats: tuple[str, ...] = static()  # number formats the Tensor Engine takes
+    psum_formats: tuple[str, ...] = static(default=("fp32",))  # number formats PSUM accumulates in
     rounds: bool = static()  # False for `ideal`: values are those of plain JAX
 
     def replace(self, changes: Mapping[str, Any]) -> Chip:

@@ -73,7 +73,8 @@ def _row_lines(row: Row, width: int) -> list[str]:
     value = " ".join(row.value) if row.key == "formats" else format_quantity(row.value, unit_of(row.key))
     head = f"  {key:<{_KEY_WIDTH}}{value:<{_VALUE_WIDTH}}"
     if len(head) > len(margin) - _BASIS_WIDTH:  # too long for its column: basis and source start a new line
-        return [head.rstrip(), *_wrapped(f"{margin[:-_BASIS_WIDTH]}{row.basis:<{_BASIS_WIDTH}}", row, margin, width)]
+        lines = textwrap.wrap(head.rstrip(), width, subsequent_indent=" " * (2 + _KEY_WIDTH))
+        return [*lines, *_wrapped(f"{margin[:-_BASIS_WIDTH]}{row.basis:<{_BASIS_WIDTH}}", row, margin, width)]
     return _wrapped(f"{head}{row.basis:<{_BASIS_WIDTH}}", row, margin, width)
 
 

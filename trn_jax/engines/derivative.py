@@ -12,16 +12,20 @@ from jax import Array
 Product = Callable[[Array, Array], Array]
 
 
-def with_derivative_of(plain: Product, compute: Product) -> Product:
+def with_derivative_of(plain: Product, compute: Callable[..., Array], rounded: Callable[..., Any] | None = None) -> Callable[..., Array]:
     """`compute`, differentiated as the bilinear `plain`: one dot per operand, forward and reverse, to any order.
+
+    The derivative is taken at the operands, or at those that `rounded` makes of them, which is itself passed straight through.
+    What comes behind two operands (a random stream) has no derivative.
 
     JAX's own derivative of a loop over tiles or clock cycles keeps every step of it; this keeps the operands.
     """
     product = jax.custom_jvp(compute)
 
-    def jvp(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
-        (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
-        out = product(lhs, rhs)
+    def jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+        lhs_dot, rhs_dot, *_ = tangents
+        out = product(*primals)
+        lhs, rhs = rounded(*primals) if rounded else primals
         terms = [] if _is_zero(lhs_dot) else [plain(lhs_dot, rhs)]
         terms += [] if _is_zero(rhs_dot) else [plain(lhs, rhs_dot)]
         return out, sum(terms[1:], terms[0]) if terms else jnp.zeros_like(out)

@@ -43,6 +43,7 @@ class Execution:
     fidelity: str = "tiled"
     rows: int = 128
     cols: int = 128
+    psum: str = "fp32"  # format of PSUM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

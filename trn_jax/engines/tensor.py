@@ -22,17 +22,19 @@ from trn_jax.engines.contraction import Layout
 from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
+from trn_jax.engines.recipe import needs_matrices, product_of_matrices
 from trn_jax.engines.rounded import note_rounding
 from trn_jax.engines.sharded import with_whole_axes
 from trn_jax.engines.systolic import contract, scalesim_cycles, systolic, wavefront
 from trn_jax.errors import FormatError, ShapeError
 from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import numerics_for
-from trn_jax.numerics import Overflow, Rounding, format_of, get_format, mix, rounder, split_key
+from trn_jax.numerics import BLOCK_FORMATS, Overflow, Rounding, format_of, get_format, mix, rounder, split_key
 from trn_jax.numerics.seed import as_seed
 from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_min, width
 
 STREAM_ROWS = 128  # output rows after which a consumer may start; not the array's, or a wider array could delay consumers
+MX_PACKED = 4  # elements of K in each PE of an MX product. Documented: NKI guide, Trainium3 (K = 512 in the time of 128 in bf16)
 DOUBLE_ROW_FORMATS = frozenset({"fp8_e5m2", "fp8_e4m3", "fp8_e4m3fn"})  # fp8_e3m4 runs at the 16-bit rate
 
 
@@ -80,7 +82,7 @@ def matmul(
             "in both. Transpose or reshape an operand; batched products run under jax.vmap or trn_jax.emulate."
         )
     numerics = numerics_for(chip, rounding=rounding, fidelity=fidelity, overflow=overflow)
-    fmt = get_format(input_format).name
+    fmt = input_format if input_format in BLOCK_FORMATS else get_format(input_format).name
     if numerics.formats and fmt not in numerics.formats:
         raise FormatError(f"The Tensor Engine of {chip.name} has no {fmt} operands; it takes {', '.join(numerics.formats)}.")
     instruction = Instruction(
@@ -115,13 +117,16 @@ def compute_matmul(
     """
     if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in operands):
         return function(*operands)
-    lhs, rhs = _round_operands(instruction, operands, execution, key)
+    layout = cast("Layout | None", instruction.layout)
 
     def whole(lhs: Array, rhs: Array) -> Array:
         (product,) = function(lhs, rhs)
         return product
 
-    layout = cast("Layout | None", instruction.layout)
+    if layout is not None and needs_matrices(instruction, execution):
+        lhs, rhs = (jnp.asarray(x) for x in operands)
+        return [with_whole_axes(product_of_matrices(instruction, layout, execution, key), whole)(lhs, rhs)]
+    lhs, rhs = _round_operands(instruction, operands, execution, key)
     product = whole if execution.fidelity == "fused" or layout is None else _loop(whole, layout, execution)
     psum = product(lhs, rhs)
     return write(instruction, [psum], execution, key) if instruction.write_formats else [psum]
@@ -227,6 +232,8 @@ def operand_passes(t: Tensor, static: Static) -> Any:
     formats = {fmt or unnamed for fmt in static.operand_formats or ("",)}
     if "fp32" in formats:
         return t.passes_fp32
+    if formats <= set(BLOCK_FORMATS):
+        return t.passes_16bit / MX_PACKED
     return t.passes_fp8 if formats <= DOUBLE_ROW_FORMATS else t.passes_16bit
 
 

@@ -6,6 +6,7 @@ cycles = c N + overhead per instruction; c = 1 with one operand in SBUF, 2 with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -68,6 +69,9 @@ KINDS = {
     "bn_stats": _kind(1.0, _TABLE + "bn_stats: N, at most 512 columns", columns=512),
     "max8": _kind(1.0, _TABLE + "max8, nc_find_index8: N"),
     "memset": _kind(_memset, _TABLE + "memset: N, N/2 for 16-bit data"),
+    "quantize_mx": replace(
+        _kind(0.25, "derived: NKI guide, Trainium3 architecture: four elements per partition and cycle"), compute=None
+    ),  # nc_matmul rounds its operands' values
     "rng": _kind(RNG_CYCLES, "assumed: one XORWOW step per word; no figure is published for this engine before Trainium3"),
 }
 

@@ -72,6 +72,7 @@ class Node:
     outputs: tuple[Value, ...]
     source: str
     scope: str
+    backward: bool = False  # whether JAX made it by transposing: the first operand of a product is then a cotangent
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -95,8 +96,8 @@ class Call(Node):
     rebuild: Callable[..., list[Any]] | None
     params: Mapping[str, Any]
     known_as: str = ""  # name under which `Numerics.inside` knows the called function, if it does
-
     ranks: int = 0  # shards on which the body runs at once; what it then gives beyond its outputs comes back stacked over them
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Scan(Node):

@@ -47,6 +47,8 @@ class Instruction:
         function: ALU operation, activation function or collective, e.g. "add", "exp", "psum".
         work: Sizes.
         operand_formats: Formats that `nc_matmul` rounds its operands to, one per operand; "" leaves an operand as it is.
+        scaling: How `nc_matmul` scales operands that it rounds: "" not at all, "tensor" or "block" (see `AutoCast`).
+        cotangent_format: Format that the cotangent of an `nc_matmul` is rounded to where JAX differentiates it; "" for none.
         write_formats: Format each output is rounded to when written, one per output; "" leaves it as computed.
         narrow: Whether all operands and outputs are 16 bits wide or less (fast modes).
         layout: How the operands of a contraction become [batch, m, k] and [batch, k, n] (see `engines.layout`), else None.
@@ -57,6 +59,8 @@ class Instruction:
     function: str = ""
     work: Work = Work()
     operand_formats: tuple[str, ...] = ()
+    scaling: str = ""
+    cotangent_format: str = ""
     write_formats: tuple[str, ...] = ()
     narrow: bool = False
     layout: object | None = None

@@ -13,9 +13,10 @@ import numpy as np
 
 from trn_jax.chips.schema import Chip
 from trn_jax.errors import FormatError, did_you_mean
-from trn_jax.numerics import FORMATS, Overflow, Rounding, format_of
+from trn_jax.numerics import BLOCK_FORMATS, FORMATS, Overflow, Rounding, format_of
 
 SCOPES = ("none", "matmult", "all")
+SCALINGS = (None, "tensor", "block")
 # Functions of jax.random that turn random bits into a distribution. An auto-cast to a narrow format stops at their door: rounded
 # inside, a uniform draw reaches the ends of its interval, and the normal made of it is infinite.
 RANDOM_SAMPLERS = frozenset(
@@ -31,6 +32,7 @@ CHOICES = {
     "overflow": (None, "inf", "nan", "saturate"),
     "activation": ("exact",),
     "integer": ("exact",),
+    "psum": ("fp32", "bf16"),
 }
 
 
@@ -49,20 +51,43 @@ class AutoCast:
     Attributes:
         scope: "none" (as in Neuron since 2.27), "matmult" (operands of matrix multiplications), or "all" (those, and every
             fp32 value when it is written).
-        to: The format, e.g. "bf16".
+        to: The format, e.g. "bf16", or for "matmult" a block format such as "mxfp8_e4m3fn", with its blocks along the contraction.
+        scaling: Of operands cast to `to`, so that their largest magnitude becomes the format's: None, "tensor" (one fp32 scale for
+            each operand, multiplied back after accumulation) or "block" (one for each row of lhs or column of rhs and K tile of
+            `tensor.rows`, multiplied back tile by tile). Needs "matmult".
+        backward: Format of cotangents where they are operands, e.g. "fp8_e5m2"; None is `to`.
+
+    A block format, `scaling` or `backward` makes a recipe: it also casts bf16 and fp16 operands, which the plain auto-cast leaves.
 
     Raises:
-        FormatError: For an unknown scope or format.
+        FormatError: For an unknown scope, format or scaling, or ones that do not go together.
     """
 
     scope: str = "none"
     to: str = "bf16"
+    scaling: str | None = None
+    backward: str | None = None
 
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:
             raise FormatError(f"AutoCast scope {self.scope!r} is not known. {did_you_mean(str(self.scope), SCOPES)}")
-        if self.to not in FORMATS:
-            raise FormatError(f"AutoCast format {self.to!r} is not known. {did_you_mean(str(self.to), FORMATS)}")
+        for fmt in (self.to, self.to if self.backward is None else self.backward):
+            if fmt not in FORMATS and fmt not in BLOCK_FORMATS:
+                raise FormatError(f"AutoCast format {fmt!r} is not known. {did_you_mean(str(fmt), [*FORMATS, *BLOCK_FORMATS])}")
+        if self.scaling not in SCALINGS:
+            raise FormatError(f"AutoCast scaling {self.scaling!r} is not known. {did_you_mean(str(self.scaling), map(str, SCALINGS))}")
+        if self.is_recipe and self.scope != "matmult":
+            raise FormatError(
+                f"AutoCast({self.scope!r}, {self.to!r}, scaling={self.scaling!r}, backward={self.backward!r}): block formats, scaling and "
+                'backward are for operands of products only. Use scope "matmult".'
+            )
+        if self.scaling and (self.to in BLOCK_FORMATS or self.backward in BLOCK_FORMATS):
+            raise FormatError(f"AutoCast scaling={self.scaling!r} cannot be combined with a block format, which has scales of its own.")
+
+    @property
+    def is_recipe(self) -> bool:
+        """Whether operands are cast from any wider format, not only from fp32."""
+        return bool(self.to in BLOCK_FORMATS or self.scaling or self.backward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +101,7 @@ class Numerics:
         fidelity: How the Tensor Engine runs: "fused", "tiled" or "systolic".
         writes: "value" rounds every value to its dtype; "instruction" keeps fp32 inside one chain of element-wise operations.
         rounds: False on `ideal`: nothing is rounded.
+        psum: Format in which the Tensor Engine accumulates from K tile to K tile.
         rows, cols: Tensor Engine array, as integers.
         formats: Formats the chip's Tensor Engine takes; empty for any.
         axis_sizes: Mesh axes in scope, for the cost of collectives.
@@ -88,12 +114,18 @@ class Numerics:
     writes: str = "value"
     activation: str = "exact"
     integer: str = "exact"
+    psum: str = "fp32"
     rounds: bool = True
     rows: int = 128
     cols: int = 128
     chip_name: str = ""
     formats: tuple[str, ...] = ()
     axis_sizes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def needs_seed(self) -> bool:
+        """Whether anything is left to chance."""
+        return self.rounds and self.rounding == "stochastic"
 
     def write_format(self, dtype: Any) -> str:
         """Format a value of this dtype is rounded to when an instruction writes it; "" where nothing is rounded."""
@@ -104,8 +136,8 @@ class Numerics:
             return fmt or ""
         return self.autocast.to if self.autocast.scope == "all" and self.autocast.to != "fp32" else ""
 
-    def operand_format(self, dtype: Any) -> str:
-        """Format in which the Tensor Engine takes an operand of this dtype.
+    def operand_format(self, dtype: Any, *, cotangent: bool = False) -> str:
+        """Format in which the Tensor Engine takes an operand of this dtype; `cotangent` says whether it is one.
 
         Raises:
             FormatError: If the chip's Tensor Engine has no such format.
@@ -113,19 +145,14 @@ class Numerics:
         if not jnp.issubdtype(dtype, jnp.floating):
             return ""
         fmt = format_of(dtype) or ""
-        if fmt == "fp32" and self.autocast.scope != "none":
-            fmt = self.autocast.to
+        if self.autocast.scope != "none" and (fmt == "fp32" or (self.autocast.is_recipe and fmt in ("bf16", "fp16"))):
+            fmt = self.autocast.backward if cotangent and self.autocast.backward else self.autocast.to
         if self.formats and fmt not in self.formats:
             raise FormatError(
                 f"The Tensor Engine of {self.chip_name or 'this chip'} has no {fmt or dtype} operands; it takes {', '.join(self.formats)}. "
                 "Cast before the matmul, or choose a chip that has the format."
             )
         return fmt
-
-    @property
-    def needs_seed(self) -> bool:
-        """Whether anything is left to chance."""
-        return self.rounds and self.rounding == "stochastic"
 
     def inside(self, name: str) -> Numerics:
         """The arithmetic inside a call that the Graph knows by this name.
@@ -173,6 +200,12 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
     )
     if numerics.rounds and autocast.scope != "none":
         numerics.operand_format(np.dtype(np.float32))
+        numerics.operand_format(np.dtype(np.float32), cotangent=True)
+    if numerics.rounds and numerics.psum not in chip.psum_formats:
+        raise FormatError(
+            f"psum={numerics.psum!r}: PSUM of {chip.name} accumulates in {' or '.join(chip.psum_formats)} only. Leave psum='fp32', or "
+            "choose a chip whose psum_formats have it, such as trainium3."
+        )
     return numerics
 
 

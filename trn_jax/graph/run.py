@@ -121,8 +121,8 @@ class Walker:
             if not op.outputs[0].is_float:
                 return False
             tiled = numerics.fidelity != "fused" and instruction.layout is not None
-            if tiled or not numerics.rounds:
-                return tiled
+            if tiled or not numerics.rounds or numerics.psum != "fp32":
+                return tiled or numerics.rounds
             pairs = zip(instruction.operand_formats, op.inputs, strict=False)
             return any(fmt and fmt != format_of(value.dtype) for fmt, value in pairs)
         pairs = zip(instruction.write_formats, op.outputs, strict=True)
@@ -136,6 +136,7 @@ class Walker:
             fidelity=self.numerics.fidelity,
             rows=self.numerics.rows,
             cols=self.numerics.cols,
+            psum=self.numerics.psum if self.numerics.rounds else "fp32",
         )
         values, function = inputs, _in_fp32(op)
         for position, instruction in enumerate(instructions):

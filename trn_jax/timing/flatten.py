@@ -150,6 +150,8 @@ class _Flattener:
             if not last:
                 between = op.outputs[0] if op.outputs else op.inputs[0]
                 writes = (self.datum(between, "psum" if instruction.engine == "tensor" else "sbuf"),)
+                if instruction.kind == "quantize_mx":  # elements and scales of both operands
+                    self.data[-1] = self.data[-1]._replace(size_bytes=instruction.work.bytes)
             self.items.append(
                 Step(
                     instruction=instruction,

@@ -8,25 +8,35 @@ from __future__ import annotations
 from typing import Any
 
 from trn_jax.engines import layout as layouts
+from trn_jax.errors import UnsupportedError
 from trn_jax.graph.graph import Op
 from trn_jax.graph.instruction import Instruction, Work
-from trn_jax.graph.numerics import Numerics
+from trn_jax.graph.numerics import AutoCast, Numerics
 from trn_jax.graph.rules.registry import register_rule, rows, streaming, writes
-from trn_jax.numerics import format_of
+from trn_jax.numerics import BLOCK_FORMATS, format_of
 
 
 def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int, int]) -> tuple[Instruction, ...]:
     batch, m, k, n = sizes
     output = op.outputs[0]
     formats = tuple(
-        numerics.operand_format(value.dtype) if numerics.rounds else format_of(value.dtype) or "fp32" for value in op.inputs[:2]
+        numerics.operand_format(value.dtype, cotangent=op.backward and side == 0) if numerics.rounds else format_of(value.dtype) or "fp32"
+        for side, value in enumerate(op.inputs[:2])
     )
+    recipe = numerics.autocast if numerics.rounds and op.outputs[0].is_float else AutoCast()
+    if layout is None and (recipe.is_recipe or numerics.psum != "fp32"):
+        raise UnsupportedError(
+            f"{op.name!r} at {op.source} cannot have block formats, scaled operands, a backward format or a bf16 PSUM: its groups have no "
+            "fixed K tiles. Use a plain AutoCast, or one dot per group."
+        )
     multiply = Instruction(
         engine="tensor",
         kind="nc_matmul",
         function=op.name,
         work=Work(batch=batch, m=m, k=k, n=n, elements=output.size, rows=rows(output)),
         operand_formats=formats,
+        scaling=recipe.scaling or "",
+        cotangent_format="" if op.backward else recipe.backward or "",
         write_formats=("",),
         layout=layout,
     )
@@ -37,7 +47,16 @@ def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int,
         work=Work(elements=output.size, rows=rows(output)),
         write_formats=writes(op, numerics),
     )
-    return multiply, evacuate
+    return *_quantisation(op, formats), multiply, evacuate
+
+
+def _quantisation(op: Op, formats: tuple[str, ...]) -> tuple[Instruction, ...]:
+    """What makes MX operands out of wider ones; nc_matmul, which reads the same operands, rounds their values."""
+    cast = [(value, BLOCK_FORMATS[fmt]) for value, fmt in zip(op.inputs, formats, strict=False) if fmt in BLOCK_FORMATS]
+    if not cast:
+        return ()
+    work = Work(elements=sum(value.size for value, _ in cast), bytes=sum(value.size * fmt.storage_bits / 8 for value, fmt in cast))
+    return (Instruction(engine="vector", kind="quantize_mx", function="quantize_mx", work=work, write_formats=("",)),)
 
 
 @register_rule("dot_general")
