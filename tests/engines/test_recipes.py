@@ -176,6 +176,16 @@ def test_gradients_pass_straight_through_at_the_rounded_operands(cast):
     np.testing.assert_allclose(batched[1], 4 * batched[0], rtol=1e-6)
 
 
+def test_the_cast_report_measures_scaled_and_mx_operands():
+    lhs, rhs = normals(0, (3, 64)) * 1e6, normals(1, (64, 5))
+    for cast in (MX, trn.AutoCast("matmult", "fp8_e4m3", scaling="tensor")):
+        left, right = trn.cast_report(jnp.matmul, SMALL, autocast=cast)(lhs, rhs)
+        assert (left.role, right.to_format) == ("lhs", cast.to)
+        assert 0 < left.max_rel_error
+        assert 2**-6 < right.max_abs_error < 0.25
+        assert left.overflows == right.overflows == 0
+
+
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_a_bf16_psum_rounds_after_every_k_tile(fidelity):
     """256 + 1 is 256 in bf16, so ones beyond the 256th are lost; in fp32 they are not."""

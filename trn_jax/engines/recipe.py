@@ -24,6 +24,7 @@ from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Execution
 from trn_jax.engines.quantise import Quantised, quantise
+from trn_jax.engines.rounded import are_noted, note_rounding
 from trn_jax.engines.systolic import contract
 from trn_jax.graph.instruction import Instruction
 from trn_jax.numerics import BLOCK_FORMATS, format_of, mix, rounder, split_key
@@ -50,6 +51,8 @@ def product_of_matrices(instruction: Instruction, layout: Layout, execution: Exe
     def product(lhs: Array, rhs: Array) -> Array:
         formats = tuple("" if fmt == format_of(x.dtype) else fmt for fmt, x in zip(instruction.operand_formats, (lhs, rhs), strict=True))
         matrices = [x.astype(jnp.float32) for x in layout.split(lhs, rhs)]
+        if are_noted():
+            _note(instruction, formats, matrices, execution, key)
         out_BMN = _multiply(formats, instruction.scaling, execution)(*matrices, *_streams(key))
         out_BMN = _round_cotangent(instruction.cotangent_format, instruction.scaling, execution)(out_BMN, *_streams(key))
         return layout.join(out_BMN, lhs.shape, rhs.shape)
@@ -61,14 +64,24 @@ def _streams(key: Any) -> tuple[Any, ...]:
     return () if key is None else (key,)
 
 
+def _operands(formats: tuple[str, ...], scaling: str, execution: Execution, lhs: Array, rhs: Array, *key: Array) -> list[Quantised]:
+    return [
+        quantise(x, axis, fmt, scaling, execution.rows, execution, split_key(key[0], i) if key else None)
+        for i, (x, axis, fmt) in enumerate(zip((lhs, rhs), _AXES, formats, strict=True))
+    ]
+
+
+def _note(instruction: Instruction, formats: tuple[str, ...], matrices: list[Array], execution: Execution, key: Any) -> None:
+    """The roundings of the operands, for who measures them."""
+    quantised = _operands(formats, instruction.scaling, execution, *matrices, *_streams(key))
+    for position, (x, q, axis) in enumerate(zip(matrices, quantised, _AXES, strict=True)):
+        if formats[position]:
+            note_rounding(instruction, "operand", position, formats[position], x, q.values(axis, execution.rows))
+
+
 def _multiply(formats: tuple[str, ...], scaling: str, execution: Execution) -> Callable[..., Float32[Array, "B M N"]]:
     """Quantises, multiplies and accumulates matrices."""
-
-    def operands(lhs: Array, rhs: Array, *key: Array) -> list[Quantised]:
-        return [
-            quantise(x, axis, fmt, scaling, execution.rows, execution, split_key(key[0], i) if key else None)
-            for i, (x, axis, fmt) in enumerate(zip((lhs, rhs), _AXES, formats, strict=True))
-        ]
+    operands = partial(_operands, formats, scaling, execution)
 
     def compute(lhs: Array, rhs: Array, *key: Array) -> Array:
         lhs_q, rhs_q = operands(lhs, rhs, *key)

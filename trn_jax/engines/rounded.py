@@ -35,6 +35,11 @@ def noting_roundings() -> Iterator[list[Rounded]]:
         _roundings.reset(token)
 
 
+def are_noted() -> bool:
+    """Whether anybody wants to know, for whoever would have to compute something for it."""
+    return _roundings.get() is not None
+
+
 def note_rounding(*rounded: Any) -> None:
     """To be called with the fields of `Rounded` by whatever rounds."""
     noted = _roundings.get()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from trn_jax.graph.graph import Op
-from trn_jax.numerics import get_format
+from trn_jax.numerics import BLOCK_FORMATS, get_format
 from trn_jax.observe.sites import Path
 from trn_jax.observe.thread import Seen
 
@@ -75,8 +75,8 @@ def rounding_errors(fmt: str, before: Any, after: Any) -> dict[str, Any]:
     """What one rounding of an array did to its elements: a scalar for each of `MEASURES`."""
     before, after = (jax.lax.stop_gradient(jnp.asarray(x)).astype(jnp.float32) for x in (before, after))
     finite = jnp.isfinite(before)
-    beyond = jnp.abs(before) > get_format(fmt).max_finite
-    overflow = finite & (~jnp.isfinite(after) | (beyond & (jnp.abs(after) == get_format(fmt).max_finite)))
+    largest = jnp.inf if fmt in BLOCK_FORMATS else get_format(fmt).max_finite  # blocks have no largest value of their own
+    overflow = finite & (~jnp.isfinite(after) | ((jnp.abs(before) > largest) & (jnp.abs(after) == largest)))
     error = jnp.where(finite & ~overflow, jnp.abs(after - before), 0)
     nonzero = finite & (before != 0)
     return {
