@@ -112,7 +112,7 @@ class Walker:
         if not (any(changes) or widened or keeps_fp32):
             return op.bind(*inputs)
         values = self.compute(op, instructions, inputs, key)
-        return [x if value in internal else _as_declared(x, value) for x, value in zip(values, op.outputs, strict=True)]
+        return [x if value in internal else as_declared(x, value) for x, value in zip(values, op.outputs, strict=True)]
 
     def changes_values(self, op: Op, instruction: Instruction) -> bool:
         """Whether an instruction gives other values than JAX binding the op would."""
@@ -138,13 +138,13 @@ class Walker:
             cols=self.numerics.cols,
             psum=self.numerics.psum if self.numerics.rounds else "fp32",
         )
-        values, function = inputs, _in_fp32(op)
+        values, function = inputs, in_fp32(op)
         for position, instruction in enumerate(instructions):
             compute = KINDS[instruction.engine][instruction.kind].compute
             if compute is not None:
                 inner = None if key is None else split_key(key, STREAMS_PER_INSTRUCTION * position)
                 values, function = compute(instruction, function, values, execution, inner), _same
-        return list(values) if instructions else op.bind(*(_as_declared(x, v) for x, v in zip(inputs, op.inputs, strict=True)))
+        return list(values) if instructions else op.bind(*(as_declared(x, v) for x, v in zip(inputs, op.inputs, strict=True)))
 
     def call(self, node: Call, inputs: list[Any], key: Any) -> list[Any]:
         """The call rebuilt around an interpreted body."""
@@ -235,11 +235,12 @@ def _is_wider(x: Any, value: Value) -> bool:
     return value.is_float and getattr(x, "dtype", value.dtype) != value.dtype
 
 
-def _as_declared(x: Any, value: Value) -> Any:
+def as_declared(x: Any, value: Value) -> Any:
+    """A float in the dtype that the program says it has."""
     return x.astype(value.dtype) if value.is_float and x.dtype != value.dtype else x
 
 
-def _in_fp32(op: Op) -> Callable[..., list[Any]]:
+def in_fp32(op: Op) -> Callable[..., list[Any]]:
     """The op's mathematics on fp32 operands, with fp32 results: its dtype parameters are widened."""
     changed: dict[str, Any] = {}
     narrow_result = any(is_narrow_float(value.aval) for value in op.outputs)
