@@ -29,7 +29,9 @@ from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import AutoCast, Numerics
 from trn_jax.graph.rules import register_rule
 from trn_jax.numerics import round_to
+from trn_jax.observe.compare import Comparison, compare_exact
 from trn_jax.observe.nonfinite import NonFinite, find_nonfinite
+from trn_jax.observe.taps import Taps, tap
 from trn_jax.report.estimate import estimate
 from trn_jax.report.report import Report
 from trn_jax.timing.bound import bound
@@ -46,6 +48,7 @@ __all__ = [
     "CastReport",
     "Chip",
     "ChipError",
+    "Comparison",
     "ConstantSeedWarning",
     "FormatError",
     "Instruction",
@@ -58,12 +61,14 @@ __all__ = [
     "ProgramError",
     "Report",
     "ShapeError",
+    "Taps",
     "TrainingError",
     "TrnJaxError",
     "UnsupportedError",
     "Work",
     "bound",
     "cast_report",
+    "compare_exact",
     "elasticity",
     "emulate",
     "engines",
@@ -78,6 +83,7 @@ __all__ = [
     "register_rule",
     "round_to",
     "sweep",
+    "tap",
     "trace",
     "tune",
 ]

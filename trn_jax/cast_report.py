@@ -145,9 +145,16 @@ def cast_report(fn: Callable[..., Any], chip: Chip, **options: Any) -> Callable[
     def report(*args: Any, **kwargs: Any) -> CastReport:
         graph = trace_graph(fn, *args, **kwargs).graph
         casts = tuple(cast for _, cast in _casts(graph, numerics, 1))
-        leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_dynamic(leaf)]
-        has_values = all(isinstance(leaf, (jax.Array, np.ndarray, np.generic)) for leaf in leaves)
-        return CastReport(casts, measure(*args, **kwargs) if has_values and casts else None)
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        arrays = {number: leaf for number, leaf in enumerate(leaves) if is_dynamic(leaf)}
+        if not casts or not all(isinstance(leaf, (jax.Array, np.ndarray, np.generic)) for leaf in arrays.values()):
+            return CastReport(casts)
+
+        def compiled(arrays: dict[int, Any]) -> dict[str, Any]:
+            args, kwargs = jax.tree.unflatten(treedef, [arrays.get(number, leaf) for number, leaf in enumerate(leaves)])
+            return measure(*args, **kwargs)
+
+        return CastReport(casts, jax.jit(compiled)(arrays))
 
     return report
 

@@ -18,7 +18,6 @@ from jax.core import Tracer
 
 from trn_jax._compat import Traced
 from trn_jax.chips.schema import Chip
-from trn_jax.graph.graph import Node
 from trn_jax.graph.numerics import Numerics
 from trn_jax.observe.sites import Path, Site, site, sites
 from trn_jax.observe.thread import Seen
@@ -171,7 +170,7 @@ class _FirstProbe:
     def fresh(self, path: Path) -> dict[str, Any]:
         return self._empty
 
-    def gather(self, path: tuple[Node, ...], ranks: dict[str, Any]) -> None:
+    def gather(self, path: Path, iterations: tuple[Any, ...], ranks: dict[str, Any]) -> None:
         rank = jnp.argmin(jnp.where(ranks["found"], ranks["clock"], jnp.iinfo(jnp.int32).max))  # collectives spread it to other ranks
         here = {name: x[rank] for name, x in ranks.items()} | {"rank": rank.astype(jnp.int32)}
         here["clock"] += self.state["clock"]

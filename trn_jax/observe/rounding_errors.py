@@ -65,7 +65,7 @@ class ErrorProbe:
         """Nothing yet."""
         return self._zero
 
-    def gather(self, path: Path, ranks: dict[str, Any]) -> None:
+    def gather(self, path: Path, iterations: tuple[Any, ...], ranks: dict[str, Any]) -> None:
         """The worst of all ranks, and all counts together."""
         worst = {name: jnp.maximum(self.state[name], ranks[name].max(0)) for name in _WORST}
         self.state = worst | {name: self.state[name] + ranks[name].sum(0, dtype=jnp.uint32) for name in MEASURES if name not in _WORST}

@@ -56,8 +56,8 @@ class Probe(Protocol):
         """The state with which each rank of a shard_map at `path` begins."""
         ...
 
-    def gather(self, path: tuple[Node, ...], ranks: Any) -> None:
-        """Takes the states of all ranks, stacked on a leading axis, into `state`."""
+    def gather(self, path: tuple[Node, ...], iterations: tuple[Any, ...], ranks: Any) -> None:
+        """Takes the states of all ranks of a shard_map, stacked on a leading axis, into `state`."""
         ...
 
 
@@ -152,12 +152,16 @@ class WatchedWalker(Walker):
     def op(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
         """As the walker's, and seen."""
         with noting_roundings() as roundings:
-            outputs = super().op(op, inputs, key, internal)
+            outputs = self.evaluate(op, inputs, key, internal)
         thread = self.thread
         if thread.watching:
             path = (*thread.path, op)
             thread.probe.see(Seen(path=path, inputs=inputs, outputs=outputs, roundings=roundings, iterations=thread.iterations))
         return outputs
+
+    def evaluate(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
+        """What an operation gives."""
+        return super().op(op, inputs, key, internal)
 
     def call(self, node: Call, inputs: list[Any], key: Any) -> list[Any]:
         """The body in place; where the call is more than that, its derivative is that of the call, and unwatched."""
@@ -205,7 +209,7 @@ class WatchedWalker(Walker):
         results = node.rebuild(evaluate, inputs, key)
         thread.probe.state = before
         count = len(node.outputs)
-        thread.probe.gather(path, jax.tree.unflatten(structure, results[count:]))
+        thread.probe.gather(path, thread.iterations, jax.tree.unflatten(structure, results[count:]))
         return results[:count]
 
     @property

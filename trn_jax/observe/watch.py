@@ -25,6 +25,7 @@ def watched(
     report: Callable[[AnyProbe, Any], Any],
     seed: Any = None,
     trace: Callable[..., Traced] = trace_values,
+    walker: type[WatchedWalker] = WatchedWalker,
     **options: Any,
 ) -> Callable[..., Any]:
     """A callable with `fn`'s signature that returns `report(probe, outputs)` after running `fn` on the chip.
@@ -41,7 +42,7 @@ def watched(
         traced = trace(fn, *args, **kwargs)
         start = None if seed is None else as_seed(seed=seed)
         probe = make_probe(traced, numerics, input_names(args, kwargs))
-        outputs = WatchedWalker(numerics, control=Thread(probe))(traced.graph, traced.operands, start)
+        outputs = walker(numerics, control=Thread(probe))(traced.graph, traced.operands, start)
         return report(probe, jax.tree.unflatten(traced.out_tree, outputs))
 
     return run
