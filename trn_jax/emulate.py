@@ -32,7 +32,7 @@ def emulate(
     writes: Literal["value", "instruction"] = "value",
     overflow: Literal["inf", "nan", "saturate"] | None = None,
     activation: Literal["exact"] = "exact",
-    integer: Literal["exact"] = "exact",
+    integer: Literal["exact", "fp32"] = "exact",
     psum: Literal["fp32", "bf16"] = "fp32",
 ) -> Callable[..., Any]:
     """`fn` computed as the chip would: a pure function with the same signature.
@@ -56,7 +56,8 @@ def emulate(
         writes: "value" rounds every value to its dtype; "instruction" keeps fp32 inside one chain of element-wise operations.
         overflow: What rounding does beyond the largest finite value; None is each format's own (see `round_to`).
         activation: "exact" (fp32 functions).
-        integer: "exact" (two's complement).
+        integer: "exact" (two's complement), or "fp32": 32-bit additions, products, extrema, comparisons and reductions go through
+            fp32 as on the Vector Engine, exact to 2^24. Bitwise operations, copies, and jax.random are exact in both.
         psum: Format in which products accumulate from K tile to K tile: "fp32", or "bf16" on chips whose PSUM has it (Trainium3),
             rounded as `rounding` says at every tile.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from trn_jax.engines.integers import through_fp32
 from trn_jax.engines.rounded import note_rounding
 from trn_jax.graph.instruction import Instruction
 from trn_jax.numerics import Overflow, Rounding, rounder, split_key
@@ -77,6 +78,8 @@ def compute_fp32(
 
     Basis: documented (NKI architecture guide: the engines cast to fp32, compute in fp32 and cast to the output's dtype).
     """
+    if instruction.integers_in_fp32:
+        return through_fp32(function, operands)
     widened = [jnp.asarray(x, jnp.float32) if is_narrow_float(x) else x for x in operands]
     return write(instruction, function(*widened), execution, key)
 

@@ -22,7 +22,7 @@ SCALINGS = (None, "tensor", "block")
 RANDOM_SAMPLERS = frozenset(
     "_uniform _normal _normal_real _truncated_normal _gumbel _exponential _gamma _gamma_batched _laplace _logistic _bernoulli _beta "
     "_cauchy _dirichlet _poisson _binomial _t _rayleigh _wald _weibull_min _maxwell _double_sided_maxwell _pareto _triangular "
-    "_multivariate_normal _chisquare _f _geometric _lognormal _generalized_normal _ball _orthogonal".split()
+    "_multivariate_normal _chisquare _f _geometric _lognormal _generalized_normal _ball _orthogonal _randint".split()
 )
 
 CHOICES = {
@@ -31,7 +31,7 @@ CHOICES = {
     "writes": ("value", "instruction"),
     "overflow": (None, "inf", "nan", "saturate"),
     "activation": ("exact",),
-    "integer": ("exact",),
+    "integer": ("exact", "fp32"),
     "psum": ("fp32", "bf16"),
 }
 
@@ -101,6 +101,7 @@ class Numerics:
         fidelity: How the Tensor Engine runs: "fused", "tiled" or "systolic".
         writes: "value" rounds every value to its dtype; "instruction" keeps fp32 inside one chain of element-wise operations.
         rounds: False on `ideal`: nothing is rounded.
+        integer: "exact", or "fp32" for 32-bit integer arithmetic as the Vector Engine does it.
         psum: Format in which the Tensor Engine accumulates from K tile to K tile.
         rows, cols: Tensor Engine array, as integers.
         formats: Formats the chip's Tensor Engine takes; empty for any.
@@ -157,11 +158,11 @@ class Numerics:
     def inside(self, name: str) -> Numerics:
         """The arithmetic inside a call that the Graph knows by this name.
 
-        In a sampler of jax.random nothing is auto-cast; in a call that `label` named, its own numerics hold.
+        In a sampler of jax.random nothing is auto-cast and integers are exact; in a call that `label` named, its own numerics hold.
         """
         if name in _LABELLED:
             return replace(_LABELLED[name], axis_sizes=self.axis_sizes)
-        return replace(self, autocast=AutoCast()) if name in RANDOM_SAMPLERS else self
+        return replace(self, autocast=AutoCast(), integer="exact") if name in RANDOM_SAMPLERS else self
 
     @property
     def label(self) -> str:

@@ -102,6 +102,7 @@ class Walker:
         instructions = lower(op, self.numerics)
         if not internal.isdisjoint(op.outputs):
             instructions = (*instructions[:-1], replace(instructions[-1], write_formats=("",) * len(op.outputs)))
+        else:
         widened = any(_is_wider(x, value) for x, value in zip(inputs, op.inputs, strict=True))
         changes = [self.changes_values(op, instruction) for instruction in instructions]
         observer = _observer.get()
@@ -126,6 +127,8 @@ class Walker:
             pairs = zip(instruction.operand_formats, op.inputs, strict=False)
             return any(fmt and fmt != format_of(value.dtype) for fmt, value in pairs)
         pairs = zip(instruction.write_formats, op.outputs, strict=True)
+        if instruction.integers_in_fp32:
+            return True
         return any(fmt and not (op.name in EXACT and fmt == format_of(value.dtype)) for fmt, value in pairs)
 
     def compute(self, op: Op, instructions: Sequence[Instruction], inputs: list[Any], key: Any) -> list[Any]:

@@ -97,6 +97,20 @@ def streams(value: Value, full: int, result: Value | None) -> bool:
     return value.size == full or along_rows
 
 
+# What the engines do to integers by way of fp32. Bitwise operations, shifts and copies leave them as they are (documented: NKI
+# reference, supported ALU operations); division, remainder and powers are kept exact, as their rounding is not documented.
+IN_FP32 = frozenset(
+    "add add_any sub mul max min eq ne lt le gt ge reduce_sum reduce_max reduce_min reduce_prod cumsum cumprod cummax cummin".split()
+)
+_WIDE_INTEGERS = (np.dtype(np.int32), np.dtype(np.uint32))
+
+
+def integers_in_fp32(op: Op, numerics: Numerics) -> bool:
+    """Whether an op computes 32-bit integers through fp32."""
+    wanted = numerics.rounds and numerics.integer == "fp32" and op.name in IN_FP32
+    return wanted and all(value.dtype in _WIDE_INTEGERS for value in op.inputs)
+
+
 def streaming(op: Op, numerics: Numerics, engine: str, kind: str, function: str = "", elements: int | None = None) -> Instruction:
     """An instruction that streams its operands once; by default as many elements as its largest operand or output has."""
     values = (*op.inputs, *op.outputs)
@@ -110,4 +124,5 @@ def streaming(op: Op, numerics: Numerics, engine: str, kind: str, function: str 
         work=Work(elements=full if elements is None else elements, operands=streamed, rows=rows(result) if result else 1),
         write_formats=writes(op, numerics),
         narrow=narrow(values),
+        integers_in_fp32=integers_in_fp32(op, numerics),
     )
