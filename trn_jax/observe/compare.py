@@ -124,15 +124,15 @@ def _errors(emulated: Any, exact: Any) -> tuple[Any, Any]:
 class ExactWalker(WatchedWalker):
     """Every float in fp32 from the inputs on, whatever its dtype, nothing rounded: each operation as JAX computes it on fp32 operands."""
 
-    def __call__(self, graph: Graph, operands: Sequence[Any], seed: Any, *, linear: Sequence[Value] = ()) -> list[Any]:
+    def __call__(self, graph: Graph, operands: Sequence[Any], stream: Any, *, linear: Sequence[Value] = ()) -> list[Any]:
         """As the walker's, with wide results."""
-        return _widen(super().__call__(graph, operands, seed, linear=linear))
+        return _widen(super().__call__(graph, operands, stream, linear=linear))
 
-    def node(self, node: Node, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
+    def node(self, node: Node, inputs: list[Any], *context: Any) -> list[Any]:
         """As the walker's, of wide operands."""
-        return super().node(node, _widen(inputs), key, internal)
+        return super().node(node, _widen(inputs), *context)
 
-    def evaluate(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
+    def evaluate(self, op: Op, inputs: list[Any], *context: Any) -> list[Any]:
         """What an operation gives in fp32."""
         if not any(is_narrow_float(value.aval) for value in (*op.inputs, *op.outputs)):
             return op.bind(*inputs)

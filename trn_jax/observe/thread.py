@@ -20,7 +20,7 @@ from jax import lax
 
 from trn_jax.engines.rounded import Rounded, noting_roundings
 from trn_jax.graph.control import Control
-from trn_jax.graph.graph import Branch, Call, Node, Op, Value
+from trn_jax.graph.graph import Branch, Call, Node, Op
 from trn_jax.graph.run import Walker
 
 
@@ -149,49 +149,49 @@ class Thread(Control):
 class WatchedWalker(Walker):
     """A walker that shows every operation to the probe of its `control`, a Thread."""
 
-    def op(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
+    def op(self, op: Op, inputs: list[Any], *context: Any) -> list[Any]:
         """As the walker's, and seen."""
         with noting_roundings() as roundings:
-            outputs = self.evaluate(op, inputs, key, internal)
+            outputs = self.evaluate(op, inputs, *context)
         thread = self.thread
         if thread.watching:
             path = (*thread.path, op)
             thread.probe.see(Seen(path=path, inputs=inputs, outputs=outputs, roundings=roundings, iterations=thread.iterations))
         return outputs
 
-    def evaluate(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
+    def evaluate(self, op: Op, inputs: list[Any], *context: Any) -> list[Any]:
         """What an operation gives."""
-        return super().op(op, inputs, key, internal)
+        return super().op(op, inputs, *context)
 
-    def call(self, node: Call, inputs: list[Any], key: Any) -> list[Any]:
+    def call(self, node: Call, inputs: list[Any], stream: Any) -> list[Any]:
         """The body in place; where the call is more than that, its derivative is that of the call, and unwatched."""
         if not self.thread.watching or node.rebuild is None:
             with self.thread.inside(node):
-                return super().call(node, inputs, key)
+                return super().call(node, inputs, stream)
         walker, rebuild = replace(self, numerics=self.numerics.inside(node.known_as)), node.rebuild
         if node.ranks:
-            return self.on_ranks(node, walker, inputs, key)
+            return self.on_ranks(node, walker, inputs, stream)
 
         @jax.custom_jvp
-        def watched(state: Any, key: Any, inner: list[Any]) -> tuple[list[Any], Any]:
+        def watched(state: Any, stream: Any, inner: list[Any]) -> tuple[list[Any], Any]:
             self.thread.probe.state = state
             with self.thread.inside(node):
-                outputs = walker(node.body, inner, key)
+                outputs = walker(node.body, inner, stream)
             return outputs, self.thread.probe.state
 
         @watched.defjvp
         def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
             _, state = watched(*primals)
-            _, key, inner = primals
+            _, stream, inner = primals
 
-            rebuilt = lambda *operands: list(rebuild(Walker(walker.numerics), operands, key))
+            rebuilt = lambda *operands: list(rebuild(Walker(walker.numerics), operands, stream))
             outputs, directions = jax.jvp(rebuilt, tuple(inner), tuple(tangents[2]))
             return (outputs, state), (directions, jax.tree.map(_zero_tangent, state))
 
-        outputs, self.thread.probe.state = watched(self.thread.probe.state, key, inputs)
+        outputs, self.thread.probe.state = watched(self.thread.probe.state, stream, inputs)
         return outputs
 
-    def on_ranks(self, node: Call, walker: WatchedWalker, inputs: list[Any], key: Any) -> list[Any]:
+    def on_ranks(self, node: Call, walker: WatchedWalker, inputs: list[Any], stream: Any) -> list[Any]:
         """A call whose body runs on every rank of a mesh at once."""
         thread, before = self.thread, self.thread.probe.state
         path, structure = (*thread.path, node), jax.tree.structure(None)
@@ -206,7 +206,7 @@ class WatchedWalker(Walker):
             return [*outputs, *leaves]
 
         assert node.rebuild is not None
-        results = node.rebuild(evaluate, inputs, key)
+        results = node.rebuild(evaluate, inputs, stream)
         thread.probe.state = before
         count = len(node.outputs)
         thread.probe.gather(path, thread.iterations, jax.tree.unflatten(structure, results[count:]))
