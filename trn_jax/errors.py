@@ -34,6 +34,10 @@ class ShapeError(TrnJaxError, ValueError):
     """Operands do not fit each other or the hardware: names the argument, the given size and the limit."""
 
 
+class FaultError(TrnJaxError, ValueError):
+    """A fault cannot be: no such memory, engine or bit, no probability, or a place outside the array."""
+
+
 class NetworkError(TrnJaxError, ValueError):
     """A collective, topology or group of ranks is not possible."""
 

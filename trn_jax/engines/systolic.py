@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Float32, Int
+from jaxtyping import Array, Bool, Float, Float32, Int, UInt32
 
 from trn_jax.engines.contraction import Layout
 from trn_jax.engines.derivative import with_derivative_of
@@ -142,8 +142,22 @@ def systolic(
     return SystolicRun(output=output, cycles=cycles, dataflow=dataflow, rows=rows, cols=cols, m=m, k=k, n=n)
 
 
-def contract(lhs: Array, rhs: Array, layout: Layout, rows: int, cols: int) -> Float32[Array, "*out"]:
+class Stuck(NamedTuple):
+    """Bits of the partial sums that leave the PEs of a broken array: those that stay as they are, and those that are set."""
+
+    keep: UInt32[Array, "C R"]
+    put: UInt32[Array, "C R"]
+
+
+def stick(x: Float32[Array, "*dims"], keep: Any, put: Any) -> Float32[Array, "*dims"]:
+    """Partial sums with some bits stuck."""
+    return lax.bitcast_convert_type((lax.bitcast_convert_type(x, jnp.uint32) & keep) | put, jnp.float32)
+
+
+def contract(lhs: Array, rhs: Array, layout: Layout, rows: int, cols: int, stuck: Stuck | None = None) -> Float32[Array, "*out"]:
     """A contraction of any layout through the weight-stationary array, one product of its batch after the other.
+
+    `stuck` are the faults of its PEs.
 
     Raises:
         UnsupportedError: More than `MAX_CYCLES` cycles.
@@ -157,7 +171,7 @@ def contract(lhs: Array, rhs: Array, layout: Layout, rows: int, cols: int) -> Fl
     else:
         cycles = batch * (scalesim_cycles(m, k, n, rows, cols, "ws") + 1) - 1
         _check_cycles(cycles, MAX_CYCLES, f"{batch} times {m} x {k} x {n} on a {rows} x {cols} array")
-        out_BMN = lax.map(lambda pair: _run(*pair, rows=rows, cols=cols, dataflow="ws"), (lhs_BMK, rhs_BKN))
+        out_BMN = lax.map(lambda pair: _run(*pair, stuck, rows=rows, cols=cols, dataflow="ws"), (lhs_BMK, rhs_BKN))
     return layout.join(out_BMN, lhs.shape, rhs.shape)
 
 
@@ -198,16 +212,16 @@ def _dot(a: Array, b: Array) -> Array:
 
 
 @partial(jax.jit, static_argnames=("rows", "cols", "dataflow"))
-def _run(lhs_MK: Array, rhs_KN: Array, *, rows: int, cols: int, dataflow: str) -> Float32[Array, "M N"]:
+def _run(lhs_MK: Array, rhs_KN: Array, stuck: Stuck | None = None, *, rows: int, cols: int, dataflow: str) -> Float32[Array, "M N"]:
     """All folds in order."""
     if dataflow == "os":
         return _output_stationary(lhs_MK, rhs_KN, rows, cols)
     if dataflow == "is":
         return _weight_stationary(rhs_KN.T, lhs_MK.T, rows, cols).T
-    return _weight_stationary(lhs_MK, rhs_KN, rows, cols)
+    return _weight_stationary(lhs_MK, rhs_KN, rows, cols, stuck)
 
 
-def _weight_stationary(lhs_MK: Array, rhs_KN: Array, rows: int, cols: int) -> Float32[Array, "M N"]:
+def _weight_stationary(lhs_MK: Array, rhs_KN: Array, rows: int, cols: int, stuck: Stuck | None = None) -> Float32[Array, "M N"]:
     """Folds over tiles of K (outer, accumulated in PSUM) and of N."""
     (m, k), n = lhs_MK.shape, rhs_KN.shape[1]
     lhs_tiles = _fill(lhs_MK, 1, rows).reshape(m, -(-k // rows), rows).transpose(1, 0, 2)
@@ -216,7 +230,7 @@ def _weight_stationary(lhs_MK: Array, rhs_KN: Array, rows: int, cols: int) -> Fl
     def fold(tiles: tuple[Array, Array]) -> Array:
         lhs_MR, rhs_TRC = tiles
         entering = _skew(lhs_MR, m + rows + cols - 2)
-        return lax.map(lambda rhs_RC: _stream_past(_load(rhs_RC), entering, m), rhs_TRC)
+        return lax.map(lambda rhs_RC: _stream_past(_load(rhs_RC), entering, m, stuck), rhs_TRC)
 
     psum = fold((lhs_tiles[0], rhs_tiles[0]))
     if k > rows:
@@ -231,7 +245,7 @@ def _load(rhs_RC: Array) -> Float32[Array, "C R"]:
     return held
 
 
-def _stream_past(held_CR: Array, entering_TR: Array, m: int) -> Float32[Array, "M C"]:
+def _stream_past(held_CR: Array, entering_TR: Array, m: int, stuck: Stuck | None) -> Float32[Array, "M C"]:
     """Streams the skewed rows past the held weights. Arrays are [C, R]: the shift of partial sums is then along memory."""
     cols, rows = held_CR.shape
     one = _opaque_one(entering_TR)
@@ -241,6 +255,8 @@ def _stream_past(held_CR: Array, entering_TR: Array, m: int) -> Float32[Array, "
         x_CR = jnp.concatenate([entering_R[None], x_CR[:-1]])
         from_above = jnp.concatenate([jnp.zeros_like(sum_CR[:, :1]), sum_CR[:, :-1]], axis=1)
         sum_CR = from_above + x_CR * held_CR * one
+        if stuck is not None:
+            sum_CR = stick(sum_CR, *stuck)
         return (x_CR, sum_CR), sum_CR[:, -1]
 
     x_CR = jnp.zeros_like(entering_TR, shape=held_CR.shape)
