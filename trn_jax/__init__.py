@@ -28,7 +28,7 @@ from trn_jax.errors import (
 from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import AutoCast, Numerics
 from trn_jax.graph.rules import register_rule
-from trn_jax.numerics import round_to
+from trn_jax.numerics import ActivationTable, round_to
 from trn_jax.observe.compare import Comparison, compare_exact
 from trn_jax.observe.nonfinite import NonFinite, find_nonfinite
 from trn_jax.observe.taps import Taps, tap
@@ -44,6 +44,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoCast",
+    "ActivationTable",
     "Cast",
     "CastReport",
     "Chip",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -31,7 +31,7 @@ def emulate(
     fidelity: Literal["fused", "tiled", "systolic"] = "tiled",
     writes: Literal["value", "instruction"] = "value",
     overflow: Literal["inf", "nan", "saturate"] | None = None,
-    activation: Literal["exact"] = "exact",
+    activation: Literal["exact", "table"] | Sequence[ActivationTable] = "exact",
     integer: Literal["exact", "fp32"] = "exact",
     psum: Literal["fp32", "bf16"] = "fp32",
 ) -> Callable[..., Any]:
@@ -55,7 +55,9 @@ def emulate(
         fidelity: "fused" (one dot per matmul, fast), "tiled" (K tiles in PSUM order), "systolic" (clock by clock).
         writes: "value" rounds every value to its dtype; "instruction" keeps fp32 inside one chain of element-wise operations.
         overflow: What rounding does beyond the largest finite value; None is each format's own (see `round_to`).
-        activation: "exact" (fp32 functions).
+        activation: "exact" (fp32 functions); "table": exp, log, tanh, logistic, erf, sin, atan, sqrt and rsqrt as piecewise cubics, as
+            on the Scalar Engine, with its input ranges (sin beyond pi is wrong); or a list of your own `ActivationTable`s. Functions
+            without a table, and derivatives, stay exact.
         integer: "exact" (two's complement), or "fp32": 32-bit additions, products, extrema, comparisons and reductions go through
             fp32 as on the Vector Engine, exact to 2^24. Bitwise operations, copies, and jax.random are exact in both.
         psum: Format in which products accumulate from K tile to K tile: "fp32", or "bf16" on chips whose PSUM has it (Trainium3),
@@ -63,6 +65,7 @@ def emulate(
 
     Returns:
         A callable with `fn`'s signature; `.function`, `.chip` and `.numerics` say what it runs and how.
+            Gradients pass through them as through a rounding.
 
     Raises:
         FormatError: Unknown option, no seed for stochastic rounding, or a format that the chip's Tensor Engine or PSUM lacks.

@@ -49,6 +49,7 @@ class Instruction:
         operand_formats: Formats that `nc_matmul` rounds its operands to, one per operand; "" leaves an operand as it is.
         scaling: How `nc_matmul` scales operands that it rounds: "" not at all, "tensor" or "block" (see `AutoCast`).
         cotangent_format: Format that the cotangent of an `nc_matmul` is rounded to where JAX differentiates it; "" for none.
+        table: `ActivationTable` that stands for an activation's function, else None.
         integers_in_fp32: Whether 32-bit integers are converted to fp32, computed and converted back, exact to 2^24 only.
         write_formats: Format each output is rounded to when written, one per output; "" leaves it as computed.
         narrow: Whether all operands and outputs are 16 bits wide or less (fast modes).
@@ -62,6 +63,7 @@ class Instruction:
     operand_formats: tuple[str, ...] = ()
     scaling: str = ""
     cotangent_format: str = ""
+    table: object | None = None
     integers_in_fp32: bool = False
     write_formats: tuple[str, ...] = ()
     narrow: bool = False

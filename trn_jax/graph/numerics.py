@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax.core
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from trn_jax.chips.schema import Chip
 from trn_jax.errors import FormatError, did_you_mean
 from trn_jax.numerics import BLOCK_FORMATS, FORMATS, Overflow, Rounding, format_of
 
+from trn_jax.numerics.activation_fit import SOURCES, fitted_table
+from trn_jax.numerics.activation_table import ActivationTable
 SCOPES = ("none", "matmult", "all")
 SCALINGS = (None, "tensor", "block")
 # Functions of jax.random that turn random bits into a distribution. An auto-cast to a narrow format stops at their door: rounded
@@ -30,7 +32,6 @@ CHOICES = {
     "fidelity": ("fused", "tiled", "systolic"),
     "writes": ("value", "instruction"),
     "overflow": (None, "inf", "nan", "saturate"),
-    "activation": ("exact",),
     "integer": ("exact", "fp32"),
     "psum": ("fp32", "bf16"),
 }
@@ -101,6 +102,7 @@ class Numerics:
         fidelity: How the Tensor Engine runs: "fused", "tiled" or "systolic".
         writes: "value" rounds every value to its dtype; "instruction" keeps fp32 inside one chain of element-wise operations.
         rounds: False on `ideal`: nothing is rounded.
+        activation: "exact", or the tables that stand for functions of the Scalar Engine.
         integer: "exact", or "fp32" for 32-bit integer arithmetic as the Vector Engine does it.
         psum: Format in which the Tensor Engine accumulates from K tile to K tile.
         rows, cols: Tensor Engine array, as integers.
@@ -113,7 +115,7 @@ class Numerics:
     overflow: Overflow | None = None
     fidelity: str = "tiled"
     writes: str = "value"
-    activation: str = "exact"
+    activation: Literal["exact"] | tuple[ActivationTable, ...] = "exact"
     integer: str = "exact"
     psum: str = "fp32"
     rounds: bool = True
@@ -163,6 +165,12 @@ class Numerics:
         if name in _LABELLED:
             return replace(_LABELLED[name], axis_sizes=self.axis_sizes)
         return replace(self, autocast=AutoCast(), integer="exact") if name in RANDOM_SAMPLERS else self
+    def table_of(self, function: str) -> ActivationTable | None:
+        """The table that the Scalar Engine evaluates for a function, if any."""
+        if not self.rounds or self.activation == "exact":
+            return None
+        return next((table for table in self.activation if table.function == function), None)
+
 
     @property
     def label(self) -> str:
@@ -192,13 +200,15 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
         raise TypeError(f'autocast={autocast!r} is not accepted; give trn_jax.AutoCast("matmult", "bf16") or another AutoCast, or None.')
     numerics = Numerics(
         autocast=autocast,
+    activation = _tables(options.pop("activation", "exact"))
         rounds=chip.rounds,
-        rows=_whole(chip.tensor.rows, "tensor.rows"),
-        cols=_whole(chip.tensor.cols, "tensor.cols"),
+        rows=rows,
+        cols=cols,
         chip_name=chip.name,
         formats=chip.formats if chip.rounds else (),
         **options,
     )
+    rows, cols = _whole(chip.tensor.rows, "tensor.rows"), _whole(chip.tensor.cols, "tensor.cols")
     if numerics.rounds and autocast.scope != "none":
         numerics.operand_format(np.dtype(np.float32))
         numerics.operand_format(np.dtype(np.float32), cotangent=True)
@@ -207,6 +217,7 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
             f"psum={numerics.psum!r}: PSUM of {chip.name} accumulates in {' or '.join(chip.psum_formats)} only. Leave psum='fp32', or "
             "choose a chip whose psum_formats have it, such as trainium3."
         )
+        activation=activation,
     return numerics
 
 
@@ -221,3 +232,17 @@ def _whole(size: Any, path: str) -> int:
     if float(size) != int(size) or size < 1:
         raise TypeError(f"emulate needs a whole number of array rows and columns, but {path} is {size}. Round it first.")
     return int(size)
+def _tables(activation: Any) -> Literal["exact"] | tuple[ActivationTable, ...]:
+    """What `emulate` takes as `activation`, checked."""
+    if activation == "exact":
+        return "exact"
+    if activation == "table":
+        return tuple(fitted_table(name) for name in SOURCES)
+    if isinstance(activation, (list, tuple)) and activation and all(isinstance(table, ActivationTable) for table in activation):
+        return tuple(activation)
+    raise FormatError(
+        f"activation={activation!r} is not known. {did_you_mean(str(activation), ('exact', 'table'))} Or give a list of "
+        "trn_jax.ActivationTable."
+    )
+
+

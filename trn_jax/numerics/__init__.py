@@ -1,5 +1,7 @@
 """The numbers of the chip: formats, rounding to them, and the random bits of stochastic rounding."""
 
+from trn_jax.numerics.activation_fit import fitted_table
+from trn_jax.numerics.activation_table import ActivationTable
 from trn_jax.numerics.blocks import BLOCK_FORMATS, BlockFormat
 from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
 from trn_jax.numerics.hash import hash_bits, key_table, mix, split_key
@@ -9,12 +11,14 @@ __all__ = [
     "BLOCK_FORMATS",
     "FORMATS",
     "BlockFormat",
+    "ActivationTable",
     "Format",
     "Overflow",
     "Rounding",
     "block_rounder",
     "format_of",
     "get_format",
+    "fitted_table",
     "hash_bits",
     "key_table",
     "mix",
