@@ -21,17 +21,26 @@ from trn_jax.engines.derivative import Product
 from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Execution
 from trn_jax.engines.systolic import Stuck, contract, stick
+from trn_jax.errors import UnsupportedError
 from trn_jax.faults import DeadColumn, Fault, StuckPE, live_columns
 
 _DEAD = (0, 0)  # masks of a partial sum that is zero whatever arrives
 
 
-def faulty(product: Product, layout: Layout, execution: Execution) -> Product:
+def faulty(product: Product, layout: Layout | None, execution: Execution) -> Product:
     """`product` on an array with the faults of `execution`.
+
+    Raises:
+        UnsupportedError: A product without a layout (ragged).
 
     Gradient: none of its own; `engines.tensor` gives it that of the sound product.
     Basis: derived (weight-stationary dataflow, as `systolic`); assumed (which bit of a PE breaks).
     """
+    if layout is None:
+        raise UnsupportedError(
+            f"{execution.array_faults[0]} is not modelled in a ragged product, whose rows meet different matrices. Use faults of memories "
+            "and engines, or a dense product."
+        )
     masks = column_masks(execution.array_faults)
     live = live_columns(execution.array_faults, execution.cols)
 
