@@ -7,7 +7,7 @@ trn_jax.latency(program, chip)                         # seconds on the chip
 jax.grad(lambda c: trn_jax.latency(program, c))(chip)  # sensitivity to every parameter of the chip
 """
 
-from trn_jax import engines, faults, network, numerics
+from trn_jax import engines, network, numerics
 from trn_jax.cast_report import Cast, CastReport, cast_report
 from trn_jax.chips import Chip, leaf_paths, list_chips, load_chip
 from trn_jax.design.sweep import sweep
@@ -15,7 +15,6 @@ from trn_jax.design.tune import tune
 from trn_jax.emulate import ConstantSeedWarning, emulate
 from trn_jax.errors import (
     ChipError,
-    FaultError,
     FormatError,
     ModelError,
     NetworkError,
@@ -52,7 +51,6 @@ __all__ = [
     "ChipError",
     "Comparison",
     "ConstantSeedWarning",
-    "FaultError",
     "FormatError",
     "Instruction",
     "ModelError",
@@ -76,7 +74,6 @@ __all__ = [
     "emulate",
     "engines",
     "estimate",
-    "faults",
     "find_nonfinite",
     "latency",
     "leaf_paths",

@@ -65,7 +65,6 @@ def emulate(
 
     Returns:
         A callable with `fn`'s signature; `.function`, `.chip` and `.numerics` say what it runs and how.
-            Gradients pass through them as through a rounding.
 
     Raises:
         FormatError: Unknown option, no seed for stochastic rounding, or a format that the chip's Tensor Engine or PSUM lacks.

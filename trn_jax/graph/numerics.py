@@ -14,9 +14,9 @@ import numpy as np
 from trn_jax.chips.schema import Chip
 from trn_jax.errors import FormatError, did_you_mean
 from trn_jax.numerics import BLOCK_FORMATS, FORMATS, Overflow, Rounding, format_of
-
 from trn_jax.numerics.activation_fit import SOURCES, fitted_table
 from trn_jax.numerics.activation_table import ActivationTable
+
 SCOPES = ("none", "matmult", "all")
 SCALINGS = (None, "tensor", "block")
 # Functions of jax.random that turn random bits into a distribution. An auto-cast to a narrow format stops at their door: rounded
@@ -101,8 +101,8 @@ class Numerics:
         overflow: Policy beyond the largest finite value; None is each format's own.
         fidelity: How the Tensor Engine runs: "fused", "tiled" or "systolic".
         writes: "value" rounds every value to its dtype; "instruction" keeps fp32 inside one chain of element-wise operations.
-        rounds: False on `ideal`: nothing is rounded.
         activation: "exact", or the tables that stand for functions of the Scalar Engine.
+        rounds: False on `ideal`: nothing is rounded.
         integer: "exact", or "fp32" for 32-bit integer arithmetic as the Vector Engine does it.
         psum: Format in which the Tensor Engine accumulates from K tile to K tile.
         rows, cols: Tensor Engine array, as integers.
@@ -157,6 +157,12 @@ class Numerics:
             )
         return fmt
 
+    def table_of(self, function: str) -> ActivationTable | None:
+        """The table that the Scalar Engine evaluates for a function, if any."""
+        if not self.rounds or self.activation == "exact":
+            return None
+        return next((table for table in self.activation if table.function == function), None)
+
     def inside(self, name: str) -> Numerics:
         """The arithmetic inside a call that the Graph knows by this name.
 
@@ -165,12 +171,6 @@ class Numerics:
         if name in _LABELLED:
             return replace(_LABELLED[name], axis_sizes=self.axis_sizes)
         return replace(self, autocast=AutoCast(), integer="exact") if name in RANDOM_SAMPLERS else self
-    def table_of(self, function: str) -> ActivationTable | None:
-        """The table that the Scalar Engine evaluates for a function, if any."""
-        if not self.rounds or self.activation == "exact":
-            return None
-        return next((table for table in self.activation if table.function == function), None)
-
 
     @property
     def label(self) -> str:
@@ -191,6 +191,7 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
         FormatError: For an unknown option value (with the closest match), or an auto-cast format the chip does not have.
         TypeError: If the chip's array size is traced or not whole: running needs concrete sizes.
     """
+    activation = _tables(options.pop("activation", "exact"))
     for name, value in options.items():
         if value not in CHOICES[name]:
             known = CHOICES[name]
@@ -198,17 +199,17 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
     autocast = AutoCast() if autocast is None else autocast
     if not isinstance(autocast, AutoCast):
         raise TypeError(f'autocast={autocast!r} is not accepted; give trn_jax.AutoCast("matmult", "bf16") or another AutoCast, or None.')
+    rows, cols = _whole(chip.tensor.rows, "tensor.rows"), _whole(chip.tensor.cols, "tensor.cols")
     numerics = Numerics(
         autocast=autocast,
-    activation = _tables(options.pop("activation", "exact"))
         rounds=chip.rounds,
         rows=rows,
         cols=cols,
         chip_name=chip.name,
         formats=chip.formats if chip.rounds else (),
+        activation=activation,
         **options,
     )
-    rows, cols = _whole(chip.tensor.rows, "tensor.rows"), _whole(chip.tensor.cols, "tensor.cols")
     if numerics.rounds and autocast.scope != "none":
         numerics.operand_format(np.dtype(np.float32))
         numerics.operand_format(np.dtype(np.float32), cotangent=True)
@@ -217,21 +218,9 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
             f"psum={numerics.psum!r}: PSUM of {chip.name} accumulates in {' or '.join(chip.psum_formats)} only. Leave psum='fp32', or "
             "choose a chip whose psum_formats have it, such as trainium3."
         )
-        activation=activation,
     return numerics
 
 
-def _whole(size: Any, path: str) -> int:
-    if isinstance(size, jax.core.Tracer):
-        raise TypeError(
-            f"emulate needs a concrete chip, but {path} is traced: loops over tiles have static lengths. Build the chip outside jit, "
-            "grad and vmap and close over it (only latency, estimate, sweep and tune take a traced chip)."
-        )
-    if np.ndim(size):
-        raise TypeError(f"emulate runs on one chip, but {path} has shape {np.shape(size)}. Take one chip out of the batch.")
-    if float(size) != int(size) or size < 1:
-        raise TypeError(f"emulate needs a whole number of array rows and columns, but {path} is {size}. Round it first.")
-    return int(size)
 def _tables(activation: Any) -> Literal["exact"] | tuple[ActivationTable, ...]:
     """What `emulate` takes as `activation`, checked."""
     if activation == "exact":
@@ -246,3 +235,14 @@ def _tables(activation: Any) -> Literal["exact"] | tuple[ActivationTable, ...]:
     )
 
 
+def _whole(size: Any, path: str) -> int:
+    if isinstance(size, jax.core.Tracer):
+        raise TypeError(
+            f"emulate needs a concrete chip, but {path} is traced: loops over tiles have static lengths. Build the chip outside jit, "
+            "grad and vmap and close over it (only latency, estimate, sweep and tune take a traced chip)."
+        )
+    if np.ndim(size):
+        raise TypeError(f"emulate runs on one chip, but {path} has shape {np.shape(size)}. Take one chip out of the batch.")
+    if float(size) != int(size) or size < 1:
+        raise TypeError(f"emulate needs a whole number of array rows and columns, but {path} is {size}. Round it first.")
+    return int(size)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from trn_jax.engines import KINDS
-from trn_jax.engines.corrupt import corrupt_arguments, corrupt_results
 from trn_jax.engines.kind import Execution, is_narrow_float
 from trn_jax.graph.chains import internal_values
 from trn_jax.graph.control import JAX_CONTROL, Control
@@ -121,21 +120,19 @@ class Walker:
         numerics = self.numerics
         if instruction.kind == "nc_matmul":
             if not op.outputs[0].is_float:
-            return True
                 return False
             tiled = numerics.fidelity != "fused" and instruction.layout is not None
             if tiled or not numerics.rounds or numerics.psum != "fp32":
                 return tiled or numerics.rounds
-                return True
             pairs = zip(instruction.operand_formats, op.inputs, strict=False)
             return any(fmt and fmt != format_of(value.dtype) for fmt, value in pairs)
+        pairs = zip(instruction.write_formats, op.outputs, strict=True)
         if instruction.integers_in_fp32 or instruction.table is not None:
             return True
         return any(fmt and not (op.name in EXACT and fmt == format_of(value.dtype)) for fmt, value in pairs)
 
     def compute(self, op: Op, instructions: Sequence[Instruction], inputs: list[Any], key: Any) -> list[Any]:
         """Runs an op's instructions, each on the values of the one before."""
-        pairs = zip(instruction.write_formats, op.outputs, strict=True)
         execution = Execution(
             rounding=self.numerics.rounding,
             overflow=self.numerics.overflow,
@@ -155,7 +152,6 @@ class Walker:
     def call(self, node: Call, inputs: list[Any], key: Any) -> list[Any]:
         """The call rebuilt around an interpreted body."""
         walker = replace(self, numerics=self.numerics.inside(node.known_as))
-                if position + 1 < len(instructions):
         if node.rebuild is not None:
             return node.rebuild(walker, inputs, key)
         if not self.staged or _observer.get() is not None:
