@@ -7,7 +7,7 @@ trn_jax.latency(program, chip)                         # seconds on the chip
 jax.grad(lambda c: trn_jax.latency(program, c))(chip)  # sensitivity to every parameter of the chip
 """
 
-from trn_jax import engines, network, numerics
+from trn_jax import engines, faults, network, numerics
 from trn_jax.cast_report import Cast, CastReport, cast_report
 from trn_jax.chips import Chip, leaf_paths, list_chips, load_chip
 from trn_jax.design.sweep import sweep
@@ -15,6 +15,7 @@ from trn_jax.design.tune import tune
 from trn_jax.emulate import ConstantSeedWarning, emulate
 from trn_jax.errors import (
     ChipError,
+    FaultError,
     FormatError,
     ModelError,
     NetworkError,
@@ -51,6 +52,7 @@ __all__ = [
     "ChipError",
     "Comparison",
     "ConstantSeedWarning",
+    "FaultError",
     "FormatError",
     "Instruction",
     "ModelError",
@@ -74,6 +76,7 @@ __all__ = [
     "emulate",
     "engines",
     "estimate",
+    "faults",
     "find_nonfinite",
     "latency",
     "leaf_paths",

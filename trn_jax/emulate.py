@@ -12,8 +12,10 @@ import jax
 from trn_jax._compat import call_labelled, describing, trace_values
 from trn_jax.chips.schema import Chip
 from trn_jax.errors import FormatError
+from trn_jax.faults import Fault
 from trn_jax.graph.numerics import AutoCast, numerics_for
-from trn_jax.graph.run import Walker, constant_seed_in_training, is_staged
+from trn_jax.graph.run import Walker, constant_seed_in_training, is_staged, run_program
+from trn_jax.numerics.activation_table import ActivationTable
 from trn_jax.numerics.seed import as_seed
 
 
@@ -34,6 +36,7 @@ def emulate(
     activation: Literal["exact", "table"] | Sequence[ActivationTable] = "exact",
     integer: Literal["exact", "fp32"] = "exact",
     psum: Literal["fp32", "bf16"] = "fp32",
+    faults: Sequence[Fault] | None = None,
 ) -> Callable[..., Any]:
     """`fn` computed as the chip would: a pure function with the same signature.
 
@@ -62,12 +65,15 @@ def emulate(
             fp32 as on the Vector Engine, exact to 2^24. Bitwise operations, copies, and jax.random are exact in both.
         psum: Format in which products accumulate from K tile to K tile: "fp32", or "bf16" on chips whose PSUM has it (Trainium3),
             rounded as `rounding` says at every tile.
+        faults: What is broken, as records of `trn_jax.faults`; those that happen at random need `seed`: the same seed, the same faults.
+            Gradients pass through them as through a rounding.
 
     Returns:
         A callable with `fn`'s signature; `.function`, `.chip` and `.numerics` say what it runs and how.
 
     Raises:
         FormatError: Unknown option, no seed for stochastic rounding, or a format that the chip's Tensor Engine or PSUM lacks.
+        FaultError: A fault that the chip cannot have.
         TypeError: `chip` is traced, or its array size is not whole.
         NoRuleError, UnsupportedError: When called, for a primitive without a rule or one refused for a stated reason.
 
@@ -87,10 +93,12 @@ def emulate(
         activation=activation,
         integer=integer,
         psum=psum,
+        faults=faults,
     )
-    stochastic = numerics.needs_seed
-    if stochastic and seed is None:
-        raise FormatError("rounding='stochastic' needs seed=: an int or a uint32 that changes every step, e.g. seed=step.")
+    stochastic = rounding == "stochastic" and numerics.rounds
+    if numerics.needs_seed and seed is None:
+        what = "rounding='stochastic' needs" if stochastic else "Faults that happen at random need"
+        raise FormatError(f"{what} seed=: an int or a uint32 that changes every step, e.g. seed=step.")
 
     @functools.wraps(fn)
     def emulated(*args: Any, **kwargs: Any) -> Any:
@@ -104,8 +112,8 @@ def emulate(
                 ConstantSeedWarning,
                 stacklevel=2,
             )
-        start = as_seed(seed=seed) if stochastic else None
-        outputs = Walker(numerics, is_staged())(traced.graph, traced.operands, start)
+        start = as_seed(seed=seed) if numerics.needs_seed else None
+        outputs = run_program(Walker(numerics, is_staged()), traced.graph, traced.operands, start)
         return jax.tree.unflatten(traced.out_tree, outputs)
 
     emulated.function = fn  # pyright: ignore[reportAttributeAccessIssue]

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from trn_jax.chips.schema import Chip
-from trn_jax.errors import FormatError, did_you_mean
+from trn_jax.errors import FaultError, FormatError, did_you_mean
+from trn_jax.faults import Fault, checked
 from trn_jax.numerics import BLOCK_FORMATS, FORMATS, Overflow, Rounding, format_of
 from trn_jax.numerics.activation_fit import SOURCES, fitted_table
 from trn_jax.numerics.activation_table import ActivationTable
@@ -105,6 +106,7 @@ class Numerics:
         rounds: False on `ideal`: nothing is rounded.
         integer: "exact", or "fp32" for 32-bit integer arithmetic as the Vector Engine does it.
         psum: Format in which the Tensor Engine accumulates from K tile to K tile.
+        faults: What is broken.
         rows, cols: Tensor Engine array, as integers.
         formats: Formats the chip's Tensor Engine takes; empty for any.
         axis_sizes: Mesh axes in scope, for the cost of collectives.
@@ -118,6 +120,7 @@ class Numerics:
     activation: Literal["exact"] | tuple[ActivationTable, ...] = "exact"
     integer: str = "exact"
     psum: str = "fp32"
+    faults: tuple[Fault, ...] = ()
     rounds: bool = True
     rows: int = 128
     cols: int = 128
@@ -128,7 +131,12 @@ class Numerics:
     @property
     def needs_seed(self) -> bool:
         """Whether anything is left to chance."""
-        return self.rounds and self.rounding == "stochastic"
+        return (self.rounds and self.rounding == "stochastic") or any(fault.rate > 0 for fault in self.faults)
+
+    @property
+    def array_faults(self) -> tuple[Fault, ...]:
+        """The faults in the array of the Tensor Engine."""
+        return tuple(fault for fault in self.faults if fault.in_array)
 
     def write_format(self, dtype: Any) -> str:
         """Format a value of this dtype is rounded to when an instruction writes it; "" where nothing is rounded."""
@@ -184,11 +192,12 @@ class Numerics:
         return replace(self, axis_sizes=(*self.axis_sizes, *((str(name), int(size)) for name, size in axis_sizes.items())))
 
 
-def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any) -> Numerics:
+def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, faults: Sequence[Fault] | None = None, **options: Any) -> Numerics:
     """Numerics of a run on `chip`, with every option checked.
 
     Raises:
         FormatError: For an unknown option value (with the closest match), or an auto-cast format the chip does not have.
+        FaultError: For faults that the chip's array cannot have, or that are not modelled together with the other options.
         TypeError: If the chip's array size is traced or not whole: running needs concrete sizes.
     """
     activation = _tables(options.pop("activation", "exact"))
@@ -202,6 +211,7 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
     rows, cols = _whole(chip.tensor.rows, "tensor.rows"), _whole(chip.tensor.cols, "tensor.cols")
     numerics = Numerics(
         autocast=autocast,
+        faults=checked(faults, rows, cols),
         rounds=chip.rounds,
         rows=rows,
         cols=cols,
@@ -217,6 +227,11 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, **options: Any
         raise FormatError(
             f"psum={numerics.psum!r}: PSUM of {chip.name} accumulates in {' or '.join(chip.psum_formats)} only. Leave psum='fp32', or "
             "choose a chip whose psum_formats have it, such as trainium3."
+        )
+    if numerics.array_faults and (autocast.is_recipe or numerics.psum != "fp32"):
+        raise FaultError(
+            f"{numerics.array_faults[0]} is not modelled together with block formats, scaling, backward formats or a bf16 PSUM. Use "
+            "faults of memories and engines, or a plain AutoCast with psum='fp32'."
         )
     return numerics
 

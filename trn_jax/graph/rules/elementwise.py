@@ -125,7 +125,7 @@ def _alu(op: Op, numerics: Numerics) -> Instruction:
 
 @register_rule(*ACTIVATIONS)
 def _activation(op: Op, numerics: Numerics) -> Instruction:
-    return streaming(op, numerics, "scalar", "activation")
+    return replace(streaming(op, numerics, "scalar", "activation"), table=numerics.table_of(op.name))
 
 
 @register_rule(*SPECIAL, "complex", "conj")
