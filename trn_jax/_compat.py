@@ -14,8 +14,9 @@ import jax
 import jax.extend.core as jex_core
 from jax.extend import source_info_util
 
-from trn_jax._compat_calls import CALLS, linear_solve, ranks, solve_body
+from trn_jax._compat_calls import CALLS, high_body, high_level, linear_solve, ranks, solve_body
 from trn_jax.errors import UnsupportedError
+from trn_jax.graph.arguments import check_arguments
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While, last_uses
 from trn_jax.graph.numerics import RANDOM_SAMPLERS, is_label
 from trn_jax.graph.rules import RULES
@@ -56,7 +57,7 @@ REFUSED = {
 }
 
 # primitives that become the nodes of a Graph that hold other graphs
-EXPANDED = frozenset({"scan", "while", "cond", "custom_linear_solve", *CALLS})
+EXPANDED = frozenset({"scan", "while", "cond", "custom_linear_solve", "call_hi_primitive", *CALLS})
 
 
 def is_dynamic(leaf: Any) -> bool:
@@ -95,6 +96,7 @@ class Traced:
     """A function traced at given arguments: its Graph, the traced operands and how to rebuild the output."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
+        check_arguments(args, kwargs)
         leaves, treedef = jax.tree.flatten((args, kwargs))
         dynamic = [is_dynamic(leaf) for leaf in leaves]
         self.operands = [leaf for leaf, is_array in zip(leaves, dynamic, strict=True) if is_array]
@@ -223,6 +225,9 @@ class Builder:
             return Branch(**fields, branches=branches, platforms=params.get("branches_platforms"))
         if name == "custom_linear_solve":
             return Call(**fields, body=solve_body(self, eqn), rebuild=linear_solve(self, eqn), params=params)
+        if name == "call_hi_primitive":
+            has_derivative = any(value.is_float for value in fields["outputs"])
+            return Call(**fields, body=high_body(self, eqn), rebuild=high_level(self, eqn) if has_derivative else None, params=params)
         if name == "jit" and params["name"] in ROUNDINGS and _is_made_in(eqn, _HERE):
             return Op(**{**fields, "name": "round_to"}, params={"fmt": ROUNDINGS[params["name"]]}, bind=_binder(eqn))
         if name in CALLS:
