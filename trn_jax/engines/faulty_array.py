@@ -27,20 +27,12 @@ from trn_jax.faults import DeadColumn, Fault, StuckPE, live_columns
 _DEAD = (0, 0)  # masks of a partial sum that is zero whatever arrives
 
 
-def faulty(product: Product, layout: Layout | None, execution: Execution) -> Product:
+def faulty(product: Product, layout: Layout, execution: Execution) -> Product:
     """`product` on an array with the faults of `execution`.
-
-    Raises:
-        UnsupportedError: A product without a layout (ragged).
 
     Gradient: none of its own; `engines.tensor` gives it that of the sound product.
     Basis: derived (weight-stationary dataflow, as `systolic`); assumed (which bit of a PE breaks).
     """
-    if layout is None:
-        raise UnsupportedError(
-            f"{execution.array_faults[0]} is not modelled in a ragged product, whose rows meet different matrices. Use faults of memories "
-            "and engines, or a dense product."
-        )
     masks = column_masks(execution.array_faults)
     live = live_columns(execution.array_faults, execution.cols)
 
@@ -62,6 +54,19 @@ def faulty(product: Product, layout: Layout | None, execution: Execution) -> Pro
         return jnp.where(spoilt, out, product(lhs, rhs))
 
     return compute
+
+
+def check_layout(layout: Layout | None, execution: Execution) -> None:
+    """Refuses a product of which it is not known what lies where in the array.
+
+    Raises:
+        UnsupportedError: A product without a layout (ragged) on a broken array.
+    """
+    if layout is None and execution.array_faults:
+        raise UnsupportedError(
+            f"{execution.array_faults[0]} is not modelled in a ragged product, whose rows meet different matrices. Use faults of memories "
+            "and engines, or a dense product."
+        )
 
 
 def column_masks(faults: Sequence[Fault]) -> dict[int, dict[int, tuple[int, int]]]:
