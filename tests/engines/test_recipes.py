@@ -68,8 +68,11 @@ def test_mx_convolutions_batches_and_bf16_operands_are_cast_too():
 def test_only_chips_that_list_a_block_format_take_it():
     with pytest.raises(trn.FormatError, match=r"trainium2 has no mxfp8_e4m3fn operands; it takes "):
         trn.emulate(jnp.matmul, T2, autocast=MX)
-    with pytest.raises(trn.FormatError, match="trainium1 has no fp8_e4m3fn operands"):
-        trn.emulate(jnp.matmul, trn.load_chip("trainium1"), autocast=trn.AutoCast("matmult", "fp8_e4m3", backward="fp8_e4m3fn"))
+    with pytest.raises(trn.FormatError, match="trainium1 has no fp8_e3m4 operands"):
+        trn.emulate(jnp.matmul, trn.load_chip("trainium1"), autocast=trn.AutoCast("matmult", "fp8_e4m3", backward="fp8_e3m4"))
+    for pair in (("fp8_e4m3", "fp8_e4m3fn"), ("mxfp8_e4m3fn", "fp8_e5m2"), ("bf16", "fp32")):
+        with pytest.raises(trn.FormatError, match="cannot meet in one product"):
+            trn.AutoCast("matmult", pair[0], backward=pair[1])
     with pytest.raises(trn.FormatError, match="operands of products only"):
         trn.AutoCast("all", "mxfp8_e5m2")
     with pytest.raises(trn.FormatError, match="scales of its own"):

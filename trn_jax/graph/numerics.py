@@ -46,6 +46,14 @@ def is_label(name: str) -> bool:
     return name in _LABELLED
 
 
+def _meet(one: str, other: str) -> bool:
+    """Whether the Tensor Engine multiplies operands of two formats (documented: NKI reference, nc_matmul)."""
+    for kind in (frozenset(BLOCK_FORMATS), frozenset({"fp32", "tf32"})):
+        if (one in kind) != (other in kind):
+            return False
+    return {one, other} != {"fp8_e4m3", "fp8_e4m3fn"}
+
+
 @dataclass(frozen=True, slots=True)
 class AutoCast:
     """Which fp32 arithmetic is cast to a narrower format, as the Neuron compiler's --auto-cast and --auto-cast-type.
@@ -85,6 +93,11 @@ class AutoCast:
             )
         if self.scaling and (self.to in BLOCK_FORMATS or self.backward in BLOCK_FORMATS):
             raise FormatError(f"AutoCast scaling={self.scaling!r} cannot be combined with a block format, which has scales of its own.")
+        if self.backward and not _meet(self.to, self.backward):
+            raise FormatError(
+                f"AutoCast: {self.to} and {self.backward} operands cannot meet in one product: block formats, fp32 or tf32, and fp8_e4m3fn "
+                "each need a partner of their own kind. Choose another backward format."
+            )
 
     @property
     def is_recipe(self) -> bool:
