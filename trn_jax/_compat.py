@@ -180,6 +180,9 @@ class Builder:
         constants = tuple((fresh(var), const) for var, const in zip(jaxpr.constvars, consts, strict=True))
         inputs = tuple(fresh(var) for var in jaxpr.invars)
         nodes: list[Node] = []
+        # Values of the forward pass, and the same transposed. JAX multiplies with the cotangent first; only a rule that a user wrote
+        # has such a value there and something else second.
+        saved = set() if self._backward else {*jaxpr.constvars, *jaxpr.invars}
         for index, eqn in enumerate(jaxpr.eqns):
             read_inputs = tuple(read(atom) for atom in eqn.invars)
             fields = {
@@ -190,8 +193,12 @@ class Builder:
                 "source": source_info_util.summarize(eqn.source_info) or self._caller,
                 "scope": str(eqn.source_info.name_stack),
             }
-            fields["backward"] = _is_backward(fields["scope"], self._backward)
-            outside, self._caller, self._backward = (self._caller, self._backward), fields["source"], fields["backward"]
+            backward = _is_backward(fields["scope"], self._backward)
+            known = [not isinstance(atom, jex_core.Literal) and atom in saved for atom in eqn.invars]
+            if not backward or (eqn.primitive.name in _RENAMES and known[0]):
+                saved.update(eqn.outvars)
+            fields["cotangent"] = int(known[:2] == [True, False]) if backward else None
+            outside, self._caller, self._backward = (self._caller, self._backward), fields["source"], backward
             nodes.append(self.node(eqn, fields))
             self._caller, self._backward = outside
         outputs = tuple(read(atom) for atom in jaxpr.outvars)
@@ -242,6 +249,9 @@ class Builder:
                 "Call the underlying JAX function outside of it, or register a rule with trn_jax.register_rule."
             )
         return Op(**fields, params=params, bind=_binder(eqn))
+
+
+_RENAMES = frozenset({"transpose", "reshape", "squeeze", "expand_dims", "convert_element_type", "broadcast_in_dim"})
 
 
 def _is_backward(scope: str, outside: bool) -> bool:

@@ -161,6 +161,21 @@ def test_the_first_operand_of_backward_products_is_the_cotangent():
     assert len(pairs) == 7
 
 
+def test_a_rule_that_a_user_wrote_may_multiply_with_the_cotangent_second():
+    @jax.custom_vjp
+    def product(a, b):
+        return a @ b
+
+    product.defvjp(lambda a, b: (a @ b, (a, b)), lambda saved, g: (g @ saved[1].T, saved[0].T @ g))
+    cast = trn.AutoCast("matmult", "fp8_e4m3", backward="fp8_e5m2")
+    gradient = jax.grad(lambda a, b: product(a, b).sum(), argnums=(0, 1))
+    casts = tuple(trn.cast_report(gradient, T2, autocast=cast)(jnp.ones((4, 8)), jnp.ones((8, 3))))
+    assert [c.to_format[-4:] for c in casts] == ["e4m3", "e4m3", "e5m2", "e4m3", "e4m3", "e5m2"]
+    given = trn.cast_report(lambda a, b, g: jax.vjp(jnp.matmul, a, b)[1](g), T2, autocast=cast)
+    casts = tuple(given(jnp.ones((4, 8)), jnp.ones((8, 3)), jnp.ones((4, 3))))
+    assert [c.to_format[-4:] for c in casts[-4:]] == ["e5m2", "e4m3", "e5m2", "e4m3"]
+
+
 @pytest.mark.parametrize(
     "cast", [MX, trn.AutoCast("matmult", "fp8_e4m3", scaling="tensor"), trn.AutoCast("matmult", "fp8_e4m3", scaling="block")]
 )

@@ -72,7 +72,7 @@ class Node:
     outputs: tuple[Value, ...]
     source: str
     scope: str
-    backward: bool = False  # whether JAX made it by transposing: the first operand of a product is then a cotangent
+    cotangent: int | None = None  # which operand is a cotangent, if this is a product and part of a backward pass
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

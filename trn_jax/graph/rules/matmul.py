@@ -20,7 +20,7 @@ def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int,
     batch, m, k, n = sizes
     output = op.outputs[0]
     formats = tuple(
-        numerics.operand_format(value.dtype, cotangent=op.backward and side == 0) if numerics.rounds else format_of(value.dtype) or "fp32"
+        numerics.operand_format(value.dtype, cotangent=side == op.cotangent) if numerics.rounds else format_of(value.dtype) or "fp32"
         for side, value in enumerate(op.inputs[:2])
     )
     recipe = numerics.autocast if numerics.rounds and op.outputs[0].is_float else AutoCast()
@@ -36,7 +36,7 @@ def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int,
         work=Work(batch=batch, m=m, k=k, n=n, elements=output.size, rows=rows(output)),
         operand_formats=formats,
         scaling=recipe.scaling or "",
-        cotangent_format="" if op.backward else recipe.backward or "",
+        cotangent_format="" if op.cotangent is not None else recipe.backward or "",
         write_formats=("",),
         layout=layout,
     )
