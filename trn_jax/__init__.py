@@ -7,6 +7,7 @@ trn_jax.latency(program, chip)                         # seconds on the chip
 jax.grad(lambda c: trn_jax.latency(program, c))(chip)  # sensitivity to every parameter of the chip
 """
 
+from trn_jax import _requirements as _requirements  # isort: skip
 from trn_jax import engines, faults, network, numerics
 from trn_jax.cast_report import Cast, CastReport, cast_report
 from trn_jax.chips import Chip, leaf_paths, list_chips, load_chip

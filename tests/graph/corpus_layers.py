@@ -105,7 +105,7 @@ NNX = {
 }
 
 if hasattr(nnx, "RoPE"):  # newer than Flax 0.12.8
-    NNX["RoPE"] = partial(stateful, lambda rngs: nnx.RoPE(embedding_size=4, max_seq_len=8), arrays((2, 5, 2, 4))[0])
+    NNX["RoPE"] = partial(stateful, lambda rngs: nnx.RoPE(), arrays((2, 5, 2, 4))[0])
 
 # Base classes and containers.
 NNX_ELSEWHERE = {"Module", "RNNCellBase", "Dict", "List"}

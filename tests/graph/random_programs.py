@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from jax import lax
 
-DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32, jnp.uint8, jnp.bool_, jnp.complex64)
+DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32, jnp.uint8, jnp.bool_, jnp.complex64, jnp.int8, jnp.uint32)
 SHAPES = ((), (3,), (4, 3), (2, 4, 3), (0, 3), (1, 5))
 
 
@@ -108,7 +108,10 @@ def loop(x, y, i, j):
         lambda: lax.scan(body, x, times, unroll=1 + j % 3)[1],
         lambda: lax.fori_loop(0, 2, lambda n, c: jnp.cos(c) + n, x),
         lambda: lax.scan(jax.checkpoint(body), x, times)[0],
-    )[i % 4]()
+        lambda: lax.stop_gradient(lax.while_loop(lambda c: c[0] < j % 4, lambda c: (c[0] + 1, jnp.tanh(c[1]) * 2), (0, x))[1]),
+        lambda: lax.associative_scan(jnp.add, x) if x.ndim and x.shape[0] else x,
+        lambda: lax.map(lambda row: row * 2 + 1, x) if x.ndim else x,
+    )[i % 7]()
 
 
 def branch(x, y, i, j):
@@ -119,6 +122,14 @@ def branch(x, y, i, j):
     if i % 3 == 1:
         return lax.switch(jnp.int32(j), [jnp.exp, jnp.tanh, jnp.abs], x)
     return jnp.where(x > 0, x, -x)
+
+
+@jax.custom_vjp
+def doubled(x):
+    return x * 2
+
+
+doubled.defvjp(lambda x: (x * 2, jnp.cos(x)), lambda cosine, cotangent: (cotangent * cosine,))
 
 
 def call(x, y, i, j):
@@ -132,7 +143,10 @@ def call(x, y, i, j):
         lambda: jax.grad(lambda v: jnp.sum(jax.nn.silu(v.astype(jnp.float32))))(x),
         lambda: jax.nn.logsumexp(x, axis=0) if x.ndim and x.size else x,
         lambda: lax.stop_gradient(x) * x,
-    )[i % 8]()
+        lambda: doubled(x),
+        lambda: lax.top_k(x, 1)[0] if x.ndim and x.shape[-1] else x,
+        lambda: jax.jvp(jnp.sin, (x,), (x,))[1],
+    )[i % 11]()
 
 
 def draw(x, y, i, j):

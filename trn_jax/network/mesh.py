@@ -19,6 +19,10 @@ from trn_jax.errors import NetworkError
 def make_mesh(shape: int | Sequence[int], axis_names: str | Sequence[str] = "data", *, devices: Sequence[Any] | None = None) -> Mesh:
     """Makes a mesh with Auto axes, for `jax.shard_map`.
 
+    On CPU devices wait for every step of a loop (`jax.block_until_ready`), or start Python with NPROC=32 in the environment. JAX has
+    as many threads as ranks or cores, whichever is more; a rank of the next step may take the one that a collective of this step
+    waits for, and JAX then ends the process after 40 seconds.
+
     Args:
         shape: Ranks along each axis; a single number makes one axis.
         axis_names: One name per axis; a single name for one axis.
