@@ -15,23 +15,32 @@ from programs import arrays  # isort: skip
 
 IDEAL, TRN2 = trn_jax.load_chip("ideal"), trn_jax.load_chip("trainium2")
 NAMES = (
-    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lbfgs lion nadam nadamw novograd "
-    "optimistic_adam_v2 optimistic_gradient_descent polyak_sgd radam rmsprop rprop sgd sign_sgd sm3 yogi"
+    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lbfgs lion nadam nadamw noisy_sgd "
+    "novograd optimistic_adam_v2 optimistic_gradient_descent polyak_sgd radam rmsprop rprop sgd sign_sgd signum sm3 yogi"
 ).split()
-CONTRIBUTED = "muon schedule_free_adamw cocob acprop dog galore simplified_ademamix ademamix".split()
+CONTRIBUTED = (
+    "muon schedule_free_adamw schedule_free_sgd cocob acprop dog dowg galore simplified_ademamix ademamix adopt dadapt_adamw madgrad momo "
+    "momo_adam prodigy sophia"
+).split()
+# Not optimizers by themselves, an older name, or of per-example gradients.
+ELSEWHERE = {"optimistic_adam", "dpsgd", "schedule_free"}
 
 
 def train_step(name):
     factory = getattr(optax, name, None) or getattr(optax.contrib, name)
     learning_rate = inspect.signature(factory).parameters.get("learning_rate")
-    optimizer = factory(1e-3) if learning_rate is not None and learning_rate.default is inspect.Parameter.empty else factory()
+    options = {"noisy_sgd": {"key": jax.random.key(0)}}.get(name, {})
+    needs_rate = learning_rate is not None and learning_rate.default is inspect.Parameter.empty
+    optimizer = factory(1e-3, **options) if needs_rate else factory(**options)
     x, w, e = arrays((4, 5), (8, 6), (5, 8))
     params = {"w": w, "b": jnp.zeros((6,)), "e": e}
     loss = lambda p: jnp.mean(jnp.tanh(x @ p["e"] @ p["w"] + p["b"][None]) ** 2)
 
     def step(params, state):
         value, gradient = jax.value_and_grad(loss)(params)
-        extra = {"polyak_sgd": {"value": value}, "lbfgs": {"value": value, "grad": gradient, "value_fn": loss}}.get(name, {})
+        value_alone = dict.fromkeys(("polyak_sgd", "momo", "momo_adam"), {"value": value})
+        others = {"lbfgs": {"value": value, "grad": gradient, "value_fn": loss}, "sophia": {"obj_fn": loss}}
+        extra = {**value_alone, **others}.get(name, {})
         updates, state = optimizer.update(gradient, state, params, **extra)
         return optax.apply_updates(params, updates), state
 
@@ -52,3 +61,10 @@ def test_an_optimizers_step_is_plain_jax_on_the_ideal_chip_and_runs_and_is_timed
         np.testing.assert_array_equal(a, b)
     assert all(np.isfinite(x).all() for x in numbers(rounded[0]))
     assert float(trn_jax.latency(program, TRN2)) > 0
+
+
+def test_every_optimizer_of_optax_is_here():
+    functions = {**vars(optax), **vars(optax.contrib)}
+    public = {name for name, f in functions.items() if inspect.isfunction(f) and not name.startswith(("_", "scale_by"))}
+    optimizers = {name for name in public if "learning_rate" in inspect.signature(functions[name]).parameters}
+    assert optimizers <= {*NAMES, *CONTRIBUTED} | ELSEWHERE
