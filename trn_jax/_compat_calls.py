@@ -173,8 +173,8 @@ def _custom_vmap(builder: Builder, eqn: Any) -> Rebuild:
         @again.def_vmap
         def _(axis_size: int, batched: Any, inner_seeds: Any, inner: Any) -> tuple[Any, Any]:
             seeds_batched, inner_batched = batched
-            if seeds_batched and seeds_batched[0]:  # elements of the whole batch are told apart by their positions
-                inner_seeds = (inner_seeds[0][0],)
+            # One stream for the whole batch, whose elements are told apart by their positions.
+            inner_seeds = jax.tree.map(lambda x, is_batched: x[0] if is_batched else x, inner_seeds, seeds_batched)
             batching: list[Any] = []
 
             def rule(*flat: Any) -> Any:

@@ -11,7 +11,7 @@ from trn_jax.engines.kind import Execution
 from trn_jax.engines.layout import DotLayout
 from trn_jax.engines.tensor import compute_matmul, matmul
 from trn_jax.graph.instruction import Instruction
-from trn_jax.numerics import FORMATS, round_to
+from trn_jax.numerics import FORMATS, round_to, start_stream
 
 FIDELITIES = ("fused", "tiled", "systolic")
 CHIP = trn.load_chip("trainium2")
@@ -24,7 +24,7 @@ def nc_matmul(lhs, rhs, *, fidelity="tiled", formats=("", ""), numbers=MATRICES,
     instruction = Instruction(engine="tensor", kind="nc_matmul", operand_formats=formats, layout=DotLayout(numbers))
     function = lambda lhs, rhs: [jax.lax.dot_general(lhs, rhs, numbers, preferred_element_type=jnp.float32)]
     execution = Execution(fidelity=fidelity, rounding=rounding, rows=4, cols=4)
-    return compute_matmul(instruction, function, (lhs, rhs), execution, seed)[0]
+    return compute_matmul(instruction, function, (lhs, rhs), execution, None if seed is None else start_stream(seed))[0]
 
 
 def uneven_tiles(k, rows):

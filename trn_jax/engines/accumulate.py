@@ -9,6 +9,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Float32
 
@@ -45,10 +46,11 @@ def tiled(lhs: Float[Array, "*lhs"], rhs: Float[Array, "*rhs"], layout: Layout, 
         return layout.finish(both[0] + both[1], lhs.shape, rhs.shape)
 
     def tile(i) -> Array:
-        lhs_tile = lax.dynamic_slice_in_dim(x.lhs, i * rows, rows, x.lhs_axis)
-        return dot(lhs_tile, lax.dynamic_slice_in_dim(x.rhs, i * rows, rows, x.rhs_axis), x.dimension_numbers)
+        start = i * np.uint32(rows)  # unsigned, because JAX adds code that counts a signed start from the end
+        lhs_tile = lax.dynamic_slice_in_dim(x.lhs, start, rows, x.lhs_axis)
+        return dot(lhs_tile, lax.dynamic_slice_in_dim(x.rhs, start, rows, x.rhs_axis), x.dimension_numbers)
 
-    psum, _ = lax.scan(lambda psum, i: (psum + tile(i), None), tile(0), jnp.arange(1, tiles))
+    psum = lax.fori_loop(np.uint32(1), np.uint32(tiles), lambda i, psum: psum + tile(i), tile(np.uint32(0)))
     return layout.finish(psum, lhs.shape, rhs.shape)
 
 

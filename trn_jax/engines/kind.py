@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from trn_jax.engines.integers import through_fp32
 from trn_jax.engines.rounded import note_rounding
+from trn_jax.faults import Fault
 from trn_jax.graph.instruction import Instruction
-from trn_jax.numerics import Overflow, Rounding, rounder, split_key
+from trn_jax.numerics import Overflow, Rounding, rounder
 
 
 class Cost(NamedTuple):
@@ -45,6 +46,7 @@ class Execution:
     rows: int = 128
     cols: int = 128
     psum: str = "fp32"  # format of PSUM
+    array_faults: tuple[Fault, ...] = ()  # those of the Tensor Engine's array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def write(instruction: Instruction, values: Sequence[Any], execution: Execution,
     outputs = []
     for position, (value, fmt) in enumerate(zip(values, instruction.write_formats, strict=True)):
         if fmt:
-            stream = None if key is None else split_key(key, position)
+            stream = None if key is None else key.split(position)
             rounded = rounder(fmt, execution.rounding, execution.overflow)(value, stream)
             note_rounding(instruction, "write", position, fmt, value, rounded)
             value = rounded

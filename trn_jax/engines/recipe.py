@@ -27,7 +27,7 @@ from trn_jax.engines.quantise import Quantised, quantise
 from trn_jax.engines.rounded import are_noted, note_rounding
 from trn_jax.engines.systolic import contract
 from trn_jax.graph.instruction import Instruction
-from trn_jax.numerics import BLOCK_FORMATS, format_of, mix, rounder, split_key
+from trn_jax.numerics import BLOCK_FORMATS, Stream, format_of, rounder
 
 _PSUM_STREAM, _COTANGENT_STREAM = 2, 3  # operands have streams 0 and 1
 _AXES = (2, 1)  # K in [B, M, K] and [B, K, N]
@@ -64,16 +64,17 @@ def _streams(key: Any) -> tuple[Any, ...]:
     return () if key is None else (key,)
 
 
-def _operands(formats: tuple[str, ...], scaling: str, execution: Execution, lhs: Array, rhs: Array, *key: Array) -> list[Quantised]:
+def _operands(formats: tuple[str, ...], scaling: str, execution: Execution, lhs: Array, rhs: Array, *key: Stream) -> list[Quantised]:
     return [
-        quantise(x, axis, fmt, scaling, execution.rows, execution, split_key(key[0], i) if key else None)
+        quantise(x, axis, fmt, scaling, execution.rows, execution, key[0].split(i) if key else None)
         for i, (x, axis, fmt) in enumerate(zip((lhs, rhs), _AXES, formats, strict=True))
     ]
 
 
 def _note(instruction: Instruction, formats: tuple[str, ...], matrices: list[Array], execution: Execution, key: Any) -> None:
     """The roundings of the operands, for who measures them."""
-    quantised = _operands(formats, instruction.scaling, execution, *matrices, *_streams(key))
+    lhs, rhs = matrices
+    quantised = _operands(formats, instruction.scaling, execution, lhs, rhs, *_streams(key))
     for position, (x, q, axis) in enumerate(zip(matrices, quantised, _AXES, strict=True)):
         if formats[position]:
             note_rounding(instruction, "operand", position, formats[position], x, q.values(axis, execution.rows))
@@ -83,11 +84,11 @@ def _multiply(formats: tuple[str, ...], scaling: str, execution: Execution) -> C
     """Quantises, multiplies and accumulates matrices."""
     operands = partial(_operands, formats, scaling, execution)
 
-    def compute(lhs: Array, rhs: Array, *key: Array) -> Array:
+    def compute(lhs: Array, rhs: Array, *key: Stream) -> Array:
         lhs_q, rhs_q = operands(lhs, rhs, *key)
-        return _accumulate(lhs_q, rhs_q, execution, split_key(key[0], _PSUM_STREAM) if key else None)
+        return _accumulate(lhs_q, rhs_q, execution, key[0].split(_PSUM_STREAM) if key else None)
 
-    def rounded(lhs: Array, rhs: Array, *key: Array) -> list[Array]:
+    def rounded(lhs: Array, rhs: Array, *key: Stream) -> list[Array]:
         return [x.values(axis, execution.rows) for x, axis in zip(operands(lhs, rhs, *key), _AXES, strict=True)]
 
     return with_derivative_of(_dot, compute, rounded)
@@ -138,7 +139,7 @@ def _tile_by_tile(lhs: Quantised, rhs: Quantised, execution: Execution, key: Any
         return _rescaled(multiply(lhs, rhs), lhs_scale, rhs_scale)
 
     def store(psum: Array, tile: Any) -> Array:
-        return round_psum(psum, None if key is None else mix(key, tile))
+        return round_psum(psum, None if key is None else key.fold_in(tile))
 
     def step(psum: Array, tile: Any) -> tuple[Array, None]:
         index, *operands = tile
@@ -168,11 +169,11 @@ def _round_cotangent(fmt: str, scaling: str, execution: Execution) -> Callable[.
         return lambda x, *key: x
 
     @jax.custom_vjp
-    def identity(x: Array, *key: Array) -> Array:
+    def identity(x: Array, *key: Stream) -> Array:
         return x
 
-    def backward(key: tuple[Array, ...], cotangent: Array) -> tuple[Any, ...]:
-        stream = split_key(key[0], _COTANGENT_STREAM) if key else None
+    def backward(key: tuple[Stream, ...], cotangent: Array) -> tuple[Any, ...]:
+        stream = key[0].split(_COTANGENT_STREAM) if key else None
         once = "tensor" if scaling else ""
         rounded = quantise(cotangent, 2, fmt, once, execution.rows, execution, stream).values(2, execution.rows)
         return (rounded, *(None for _ in key))

@@ -21,6 +21,7 @@ from trn_jax.engines.accumulate import dot, tiled
 from trn_jax.engines.contraction import Layout
 from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
+from trn_jax.engines.faulty_array import check_layout, faulty
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, write
 from trn_jax.engines.recipe import needs_matrices, product_of_matrices
 from trn_jax.engines.rounded import note_rounding
@@ -29,7 +30,7 @@ from trn_jax.engines.systolic import contract, scalesim_cycles, systolic, wavefr
 from trn_jax.errors import FormatError, ShapeError
 from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import numerics_for
-from trn_jax.numerics import BLOCK_FORMATS, Overflow, Rounding, format_of, get_format, mix, rounder, split_key
+from trn_jax.numerics import BLOCK_FORMATS, Overflow, Rounding, format_of, get_format, rounder, start_stream
 from trn_jax.numerics.seed import as_seed
 from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_min, width
 
@@ -89,7 +90,7 @@ def matmul(
         engine="tensor", kind="nc_matmul", operand_formats=(fmt if chip.rounds else "",) * 2, layout=DotLayout((((1,), (0,)), ((), ())))
     )
     execution = Execution(rounding=rounding, overflow=overflow, fidelity=fidelity, rows=numerics.rows, cols=numerics.cols)
-    stream = mix(as_seed(seed=seed), 0) if rounding == "stochastic" else None
+    stream = start_stream(as_seed(seed=seed)) if rounding == "stochastic" else None
     whole = lambda lhs, rhs: [dot(lhs, rhs, (((1,), (0,)), ((), ())))]
     return compute_matmul(instruction, whole, (lhs_MK, rhs_KN), execution, stream)[0]
 
@@ -105,7 +106,7 @@ def compute_matmul(
         operands: lhs and rhs. Anything but floating point is passed to `function` as it is.
         execution: `fidelity` says how the sum is made: "fused" by `function` (as without a layout), "tiled" one K tile of `rows`
             after the other, "systolic" clock by clock on the array.
-        key: For stochastic rounding, from `trn_jax.numerics.mix`; the operands get different streams.
+        key: For stochastic rounding, a `trn_jax.numerics.Stream`; the operands get different parts of it.
 
     Returns:
         [product in fp32].
@@ -115,19 +116,23 @@ def compute_matmul(
         assumed (the order of the sum inside one tile is XLA's, bounded in ulp; how the hardware splits fp32 operands over its
         passes is unpublished, so fp32 products are exact here).
     """
-    if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in operands):
-        return function(*operands)
     layout = cast("Layout | None", instruction.layout)
+    check_layout(layout, execution)
+    factors, others = operands[:2], operands[2:]  # a ragged product has group sizes behind its factors
+    if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in factors):
+        return function(*operands)
 
     def whole(lhs: Array, rhs: Array) -> Array:
-        (product,) = function(lhs, rhs)
+        (product,) = function(lhs, rhs, *others)
         return product
 
     if layout is not None and needs_matrices(instruction, execution):
-        lhs, rhs = (jnp.asarray(x) for x in operands)
+        lhs, rhs = (jnp.asarray(x) for x in factors)
         return [with_whole_axes(product_of_matrices(instruction, layout, execution, key), whole)(lhs, rhs)]
-    lhs, rhs = _round_operands(instruction, operands, execution, key)
+    lhs, rhs = _round_operands(instruction, factors, execution, key)
     product = whole if execution.fidelity == "fused" or layout is None else _loop(whole, layout, execution)
+    if layout is not None and execution.array_faults:
+        product = with_derivative_of(whole, with_whole_axes(faulty(product, layout, execution), whole))
     psum = product(lhs, rhs)
     return write(instruction, [psum], execution, key) if instruction.write_formats else [psum]
 
@@ -148,7 +153,7 @@ def _round_operands(instruction: Instruction, operands: Sequence[Any], execution
         x = jnp.asarray(x)
         container = format_of(x.dtype)
         if fmt and container and fmt != container:
-            stream = split_key(key, position) if execution.rounding == "stochastic" else None
+            stream = key.split(position) if execution.rounding == "stochastic" else None
             round_x = rounder(fmt, execution.rounding, execution.overflow, container)
             wide = x.astype(jnp.float32)
             narrow = round_x(wide, stream)

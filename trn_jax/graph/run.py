@@ -17,17 +17,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from trn_jax.engines import KINDS
+from trn_jax.engines.corrupt import corrupt_arguments, corrupt_results
 from trn_jax.engines.kind import Execution, is_narrow_float
 from trn_jax.graph.chains import internal_values
 from trn_jax.graph.control import JAX_CONTROL, Control
-from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While
+from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While, walk
+from trn_jax.graph.held import Held, note_formats, without_idle_roundings
 from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
 from trn_jax.graph.rules.elementwise import EXACT
-from trn_jax.numerics import format_of, key_table, mix, split_key
-
-STREAMS_PER_INSTRUCTION = 4  # random streams an instruction may split its key into before it meets those of the next one
+from trn_jax.numerics import Stream, format_of, start_stream
 
 Observer = Callable[[Op, Instruction, bool], None]
 _observer: ContextVar[Observer | None] = ContextVar("trn_jax_observer", default=None)
@@ -55,16 +55,16 @@ class Walker:
     staged: bool = False
     control: Control = JAX_CONTROL
 
-    def __call__(self, graph: Graph, operands: Sequence[Any], seed: Any, *, linear: Sequence[Value] = ()) -> list[Any]:
+    def __call__(self, graph: Graph, operands: Sequence[Any], stream: Stream | None, *, linear: Sequence[Value] = ()) -> list[Any]:
         """Outputs of `graph` at `operands`.
 
-        `seed` is a uint32 scalar, or None where nothing is rounded stochastically. Nodes that depend on `linear` inputs (the
+        `stream` gives the random bits; None where nothing is rounded stochastically. Nodes that depend on `linear` inputs (the
         tangents of a custom rule) are evaluated as plain JAX does, because JAX will transpose them.
         """
         environment: dict[Value, Any] = dict(graph.constants) | dict(zip(graph.inputs, operands, strict=True))
         internal = internal_values(graph) if self.numerics.writes == "instruction" else frozenset()
         straight = set(linear)
-        keys = None if seed is None else key_table(seed, len(graph.nodes))
+        held: Held = {}
 
         def read(value: Value) -> Any:
             return value.value if isinstance(value, Constant) else environment[value]
@@ -75,34 +75,36 @@ class Walker:
             if straight and not straight.isdisjoint(node.inputs):
                 straight.update(node.outputs)
                 walker = replace(self, numerics=PLAIN)
-            outputs = walker.node(node, inputs, None if keys is None else keys[node.index], internal)
+            outputs = walker.node(node, inputs, stream and stream.split(node.index), internal, held)
             environment.update(zip(node.outputs, outputs, strict=True))
             for value in node.inputs:
                 if graph.last_use.get(value) == position:
                     environment.pop(value, None)
         return [_literal(value) if isinstance(value, Constant) else environment[value] for value in graph.outputs]
 
-    def node(self, node: Node, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
-        """Outputs of one node; `key` is its random stream, the seed of the nodes inside it."""
+    def node(self, node: Node, inputs: list[Any], stream: Stream | None, internal: frozenset[Value], held: Held, /) -> list[Any]:
+        """Outputs of one node, whose own random stream is `stream`; `held` is kept up to date."""
         match node:
             case Op():
-                return self.op(node, inputs, key, internal)
+                return self.op(node, inputs, stream, internal, held)
             case Call():
-                return self.call(node, inputs, key)
+                return self.call(node, inputs, stream and stream.resolved())
             case Scan():
-                return self.scan(node, inputs, key)
+                return self.scan(node, inputs, stream and stream.resolved())
             case While():
-                return self.while_loop(node, inputs, key)
+                return self.while_loop(node, inputs, stream and stream.resolved())
             case Branch():
-                return self.branch(node, inputs, key)
+                return self.branch(node, inputs, stream and stream.resolved())
         raise AssertionError(f"unknown node {type(node).__name__}")
 
-    def op(self, op: Op, inputs: list[Any], key: Any, internal: frozenset[Value]) -> list[Any]:
+    def op(self, op: Op, inputs: list[Any], stream: Stream | None, internal: frozenset[Value], held: Held, /) -> list[Any]:
         """Outputs of one primitive: bound unchanged, or computed instruction by instruction."""
-        instructions = lower(op, self.numerics)
+        rounding_anew = lower(op, self.numerics)
+        instructions = rounding_anew if self.numerics.faults else without_idle_roundings(op, rounding_anew, held)
         if not internal.isdisjoint(op.outputs):
             instructions = (*instructions[:-1], replace(instructions[-1], write_formats=("",) * len(op.outputs)))
         else:
+            note_formats(op, rounding_anew, held)
         widened = any(_is_wider(x, value) for x, value in zip(inputs, op.inputs, strict=True))
         changes = [self.changes_values(op, instruction) for instruction in instructions]
         observer = _observer.get()
@@ -112,26 +114,31 @@ class Walker:
         keeps_fp32 = not internal.isdisjoint(op.outputs) and any(is_narrow_float(value.aval) for value in op.outputs)
         if not (any(changes) or widened or keeps_fp32):
             return op.bind(*inputs)
-        values = self.compute(op, instructions, inputs, key)
-        return [x if value in internal else as_declared(x, value) for x, value in zip(values, op.outputs, strict=True)]
+        values = self.compute(op, instructions, inputs, stream)
+        outputs = [x if value in internal else as_declared(x, value) for x, value in zip(values, op.outputs, strict=True)]
+        return self.corrupted(instructions, len(instructions) - 1, outputs, stream)
 
     def changes_values(self, op: Op, instruction: Instruction) -> bool:
         """Whether an instruction gives other values than JAX binding the op would."""
         numerics = self.numerics
+        if any(fault.hits(instruction) for fault in numerics.faults) and any(value.is_float for value in op.outputs):
+            return True
         if instruction.kind == "nc_matmul":
             if not op.outputs[0].is_float:
                 return False
+            if numerics.array_faults:
+                return True
             tiled = numerics.fidelity != "fused" and instruction.layout is not None
             if tiled or not numerics.rounds or numerics.psum != "fp32":
                 return tiled or numerics.rounds
             pairs = zip(instruction.operand_formats, op.inputs, strict=False)
             return any(fmt and fmt != format_of(value.dtype) for fmt, value in pairs)
-        pairs = zip(instruction.write_formats, op.outputs, strict=True)
         if instruction.integers_in_fp32 or instruction.table is not None:
             return True
+        pairs = zip(instruction.write_formats, op.outputs, strict=True)
         return any(fmt and not (op.name in EXACT and fmt == format_of(value.dtype)) for fmt, value in pairs)
 
-    def compute(self, op: Op, instructions: Sequence[Instruction], inputs: list[Any], key: Any) -> list[Any]:
+    def compute(self, op: Op, instructions: Sequence[Instruction], inputs: list[Any], stream: Stream | None) -> list[Any]:
         """Runs an op's instructions, each on the values of the one before."""
         execution = Execution(
             rounding=self.numerics.rounding,
@@ -140,42 +147,51 @@ class Walker:
             rows=self.numerics.rows,
             cols=self.numerics.cols,
             psum=self.numerics.psum if self.numerics.rounds else "fp32",
+            array_faults=self.numerics.array_faults,
         )
         values, function = inputs, in_fp32(op)
         for position, instruction in enumerate(instructions):
             compute = KINDS[instruction.engine][instruction.kind].compute
             if compute is not None:
-                inner = None if key is None else split_key(key, STREAMS_PER_INSTRUCTION * position)
+                inner = stream and stream.split(position)
                 values, function = compute(instruction, function, values, execution, inner), _same
+                if position + 1 < len(instructions):
+                    values = self.corrupted(instructions, position, values, stream)
         return list(values) if instructions else op.bind(*(as_declared(x, v) for x, v in zip(inputs, op.inputs, strict=True)))
 
-    def call(self, node: Call, inputs: list[Any], key: Any) -> list[Any]:
+    def corrupted(self, instructions: Sequence[Instruction], position: int, values: list[Any], stream: Stream | None) -> list[Any]:
+        """What one of an op's instructions gave, as random faults leave it."""
+        if not self.numerics.faults or not instructions:
+            return values
+        return corrupt_results(self.numerics.faults, instructions[position], values, stream and stream.split(position))
+
+    def call(self, node: Call, inputs: list[Any], stream: Stream | None) -> list[Any]:
         """The call rebuilt around an interpreted body."""
         walker = replace(self, numerics=self.numerics.inside(node.known_as))
         if node.rebuild is not None:
-            return node.rebuild(walker, inputs, key)
+            return node.rebuild(walker, inputs, stream)
         if not self.staged or _observer.get() is not None:
-            return walker(node.body, inputs, key)
+            return walker(node.body, inputs, stream)
         if walker not in node.body.jitted:
-            function = lambda key, *operands: walker(node.body, operands, key)
+            function = lambda stream, *operands: walker(node.body, operands, stream)
             function.__name__ = str(node.params.get("name", node.name))
             node.body.jitted[walker] = jax.jit(function)
-        return node.body.jitted[walker](key, *inputs)
+        return node.body.jitted[walker](stream, *inputs)
 
-    def branch(self, node: Branch, inputs: list[Any], key: Any) -> list[Any]:
+    def branch(self, node: Branch, inputs: list[Any], stream: Stream | None) -> list[Any]:
         """lax.switch or lax.platform_dependent with interpreted branches."""
         branches = [lambda *args, body=body: self(body, args[1:], args[0]) for body in node.branches]
-        return self.control.branch(node, inputs[0], branches, key, *inputs[1:])
+        return self.control.branch(node, inputs[0], branches, stream, *inputs[1:])
 
-    def scan(self, node: Scan, inputs: list[Any], seed: Any) -> list[Any]:
+    def scan(self, node: Scan, inputs: list[Any], stream: Stream | None) -> list[Any]:
         """lax.scan with an interpreted body; every iteration has its own random stream."""
         split, stop = node.num_consts, node.num_consts + node.num_carry
         consts, carry, slices = inputs[:split], inputs[split:stop], inputs[stop:]
-        iterations = () if seed is None else jnp.arange(node.length, dtype=jnp.uint32)
+        iterations = () if stream is None else jnp.arange(node.length, dtype=jnp.uint32)
 
         def body(state: list[Any], step: Any) -> tuple[list[Any], list[Any]]:
             iteration, xs = step
-            inner = None if seed is None else mix(seed, iteration)
+            inner = stream and stream.fold_in(iteration)
             outputs = self(node.body, [*consts, *state, *xs], inner)
             return outputs[: node.num_carry], outputs[node.num_carry :]
 
@@ -183,17 +199,17 @@ class Walker:
         final, stacked = self.control.scan(node, body, carry, (iterations, slices), **how)
         return [*final, *stacked]
 
-    def while_loop(self, node: While, inputs: list[Any], seed: Any) -> list[Any]:
+    def while_loop(self, node: While, inputs: list[Any], stream: Stream | None) -> list[Any]:
         """lax.while_loop with interpreted condition and body."""
         split, stop = node.condition_num_consts, node.condition_num_consts + node.body_num_consts
         condition_consts, body_consts, carry = inputs[:split], inputs[split:stop], inputs[stop:]
-        counter = None if seed is None else jnp.zeros((), jnp.uint32)
+        counter = None if stream is None else jnp.zeros((), jnp.uint32)
 
         lanes = len(node.condition.outputs[0].shape)  # a loop that vmap batched ends in each lane by itself
 
         def go_on(state: Any) -> Any:
             iteration, values = state
-            inner = None if seed is None else mix(seed, iteration, 0)
+            inner = stream and stream.fold_in(iteration).split(0)
             return self(node.condition, [*condition_consts, *values], inner)[0]
 
         def condition(state: Any) -> Any:
@@ -201,7 +217,7 @@ class Walker:
 
         def body(state: Any) -> Any:
             iteration, before = state
-            inner = None if seed is None else mix(seed, iteration, 1)
+            inner = stream and stream.fold_in(iteration).split(1)
             values = self(node.body, [*body_consts, *before], inner)
             if lanes:
                 runs = go_on(state)
@@ -209,6 +225,18 @@ class Walker:
             return (None if iteration is None else iteration + jnp.uint32(1), values)
 
         return list(self.control.while_loop(node, condition, body, (counter, carry))[1])
+
+
+def program_stream(seed: Any, graph: Graph) -> Stream:
+    """The random stream of one run of a graph: of a uint32 seed, with words enough for its largest array."""
+    values = (value for node in walk(graph) for value in (*node.inputs, *node.outputs))
+    return start_stream(seed, max((value.size for value in values if value.is_float), default=0))
+
+
+def run_program(walker: Walker, graph: Graph, arguments: Sequence[Any], seed: Any) -> list[Any]:
+    """Outputs of a whole program; `seed` is a uint32 scalar, or None where nothing is left to chance."""
+    stream = None if seed is None else program_stream(seed, graph)
+    return walker(graph, corrupt_arguments(walker.numerics.faults, arguments, stream), stream)
 
 
 PLAIN = Numerics(rounds=False, fidelity="fused")

@@ -4,8 +4,9 @@ from trn_jax.numerics.activation_fit import fitted_table
 from trn_jax.numerics.activation_table import ActivationTable
 from trn_jax.numerics.blocks import BLOCK_FORMATS, BlockFormat
 from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
-from trn_jax.numerics.hash import hash_bits, key_table, mix, split_key
+from trn_jax.numerics.hash import hash_bits, mix
 from trn_jax.numerics.rounding import Overflow, Rounding, block_rounder, round_to, rounder
+from trn_jax.numerics.stream import Stream, start_stream
 
 __all__ = [
     "BLOCK_FORMATS",
@@ -15,14 +16,14 @@ __all__ = [
     "Format",
     "Overflow",
     "Rounding",
+    "Stream",
     "block_rounder",
     "fitted_table",
     "format_of",
     "get_format",
     "hash_bits",
-    "key_table",
     "mix",
     "round_to",
     "rounder",
-    "split_key",
+    "start_stream",
 ]

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float32, Shaped
 
 from trn_jax.numerics import bits, nearest, stochastic
 from trn_jax.numerics.formats import FORMATS, Format, scalar_format
-from trn_jax.numerics.hash import stream_bits
+from trn_jax.numerics.stream import random_bits
 
 SCALE_BITS = 8  # E8M0: exponents -127 to 127, one code for NaN. Documented: OCP Microscaling (MX) specification 1.0
 SMALLEST_SCALE_EXPONENT = -127
@@ -85,7 +85,7 @@ def round_blocks(x: Float32[Array, "*dims"], *key: Array, fmt: BlockFormat, axis
     exponent = jnp.maximum(exponent, SMALLEST_SCALE_EXPONENT)  # subnormal peaks, too, lie below the smallest scale
     scaled = bits.times_power_of_two(magnitude, -exponent)
     if key:
-        rounded = stochastic.round_magnitude(scaled, fmt.element, _cut(stream_bits(key[0], x.shape), axis, fmt.block))
+        rounded = stochastic.round_magnitude(scaled, fmt.element, _cut(random_bits(x.shape, *key), axis, fmt.block))
     else:
         rounded = nearest.round_magnitude(scaled, fmt.element)
     rounded = jnp.minimum(rounded, bits.bits_of(fmt.element.max_finite))

@@ -53,20 +53,6 @@ def _absorb(state: Array, word: Array) -> Array:
     return _scramble(_scramble(state ^ np.uint32(_GOLDEN)) + word)
 
 
-def split_key(key: UInt32[Array, ""], number: int) -> UInt32[Array, ""]:
-    """The `number`th of a few streams of one key; one operation, where `mix` takes a dozen."""
-    return key + np.uint32(number * _GOLDEN % 2**32)
-
-
-def key_table(seed: Seed, count: int) -> UInt32[Array, " count"]:
-    """`mix(seed, i)` for i below `count`.
-
-    A loop, although a vector would do: XLA copies cheap vector code into every kernel that reads one of its elements, and with
-    hundreds of readers that is most of a program.
-    """
-    return lax.map(lambda index: mix(seed, index), jnp.arange(count, dtype=jnp.uint32))
-
-
 def hash_bits(seed: Seed, shape: Sequence[int]) -> UInt32[Array, "*shape"]:
     """32 random bits per element, a function of the seed and the element's row-major index (modulo 2^32) only."""
     bits = high_bits(seed, shape)

@@ -22,8 +22,9 @@ from trn_jax.errors import FormatError, did_you_mean
 from trn_jax.numerics import bits, nearest, stochastic
 from trn_jax.numerics.blocks import BLOCK_FORMATS, BlockFormat, round_blocks
 from trn_jax.numerics.formats import FORMATS, Format, format_of, get_format
-from trn_jax.numerics.hash import Seed, stream_bits, stream_key
+from trn_jax.numerics.hash import Seed, stream_key
 from trn_jax.numerics.seed import as_seed
+from trn_jax.numerics.stream import draw, random_bits
 
 Rounding = Literal["nearest", "stochastic"]
 Overflow = Literal["inf", "nan", "saturate"]
@@ -104,8 +105,8 @@ def rounder(
 ) -> Rounder:
     """The rounding of `round_to` as a function `(x, key) -> rounded` of float32 arrays, checked and built once.
 
-    For inner loops: the returned function checks nothing. `key` is a uint32 scalar as `mix` returns (neighbouring integers would
-    give related streams), and may be left out for "nearest".
+    For inner loops: the returned function checks nothing. `key` is a `Stream`, or a uint32 scalar as `mix` returns (neighbouring
+    integers would give related bits), and may be left out for "nearest".
     `container` is the format of the values' real dtype, when that is narrower than the float32 they are given in.
 
     Raises:
@@ -149,7 +150,7 @@ def _build_blocks(fmt: BlockFormat, rounding: Rounding, container: Format, axis:
     ROUNDINGS[name] = fmt.name
     rounded = _straight_through(partial(round_blocks, fmt=fmt, axis=axis, container=container), name)
     if rounding == "stochastic":
-        return lambda x, key: rounded(x, key)
+        return lambda x, key: rounded(x, *draw(key))
     return lambda x, key=None: rounded(x)
 
 
@@ -174,7 +175,7 @@ def _build(fmt: Format, rounding: Rounding, overflow: Overflow, container: Forma
     ROUNDINGS[name] = fmt.name
     rounded = _straight_through(partial(_round_float32, fmt=fmt, bound=bound), name)
     if rounding == "stochastic":
-        return lambda x, key: rounded(x, key)
+        return lambda x, key: rounded(x, *draw(key))
     return lambda x, key=None: rounded(x)
 
 
@@ -188,7 +189,7 @@ def _round_float32(x: Array, *key: Array, fmt: Format, bound: tuple[np.uint32, n
     word = bits.to_bits(x)
     magnitude = word if bound is None else word & bits.MAGNITUDE
     if key:
-        rounded = stochastic.round_magnitude(magnitude, fmt, stream_bits(key[0], x.shape))
+        rounded = stochastic.round_magnitude(magnitude, fmt, random_bits(x.shape, *key))
     else:
         rounded = nearest.round_magnitude(magnitude, fmt)
     if bound is not None:
@@ -213,7 +214,7 @@ def _straight_through(compute: Callable[..., Array], name: str) -> Rounder:
             tangent = tangent * (primals[1] * 0 + 1).astype(tangent.dtype)
         return value, tangent
 
-    return rounded
+    return jax.jit(rounded)  # jitted once more, so that a program with hundreds of roundings traces the rule once per shape
 
 
 def _container(dtype: np.dtype) -> Format:

@@ -12,6 +12,7 @@ from trn_jax._compat import Traced, is_dynamic, trace_values
 from trn_jax.chips.schema import Chip
 from trn_jax.emulate import emulate
 from trn_jax.graph.numerics import Numerics
+from trn_jax.graph.run import run_program
 from trn_jax.numerics.seed import as_seed
 from trn_jax.observe.thread import Probe, Thread, WatchedWalker
 
@@ -42,7 +43,7 @@ def watched(
         traced = trace(fn, *args, **kwargs)
         start = None if seed is None else as_seed(seed=seed)
         probe = make_probe(traced, numerics, input_names(args, kwargs))
-        outputs = walker(numerics, control=Thread(probe))(traced.graph, traced.operands, start)
+        outputs = run_program(walker(numerics, control=Thread(probe)), traced.graph, traced.operands, start)
         return report(probe, jax.tree.unflatten(traced.out_tree, outputs))
 
     return run
