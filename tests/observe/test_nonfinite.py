@@ -160,3 +160,27 @@ def test_a_padded_row_in_a_loss():
     found = find(lambda l, v: loss(l.reshape(2, 3, 5).swapaxes(1, 2), v), logits, valid)
     assert found.site.primitive == "div"
     assert found.operand_ranges[1].tolist() == [0, 3]
+
+
+def test_keys_and_samples_pass():
+    f = lambda key: jax.lax.scan(lambda key, _: (jax.random.split(key)[0], jax.random.normal(key, (3,))), key, None, length=2)[1]
+    assert not find(f, jax.random.key(0))
+    found = find(lambda key, x: jnp.log(jax.random.normal(key, (64,)) * x), jax.random.key(0), jnp.float32(1))
+    assert found.site.primitive == "log"
+
+
+def test_shard_map_inside_a_scan_counts_both_loops():
+    mesh = jax.make_mesh((2,), ("ring",), axis_types=(jax.sharding.AxisType.Auto,))
+    local = lambda x: jax.lax.scan(lambda c, _: (jnp.sqrt(c - 1) + 0 * c, None), x, None, length=2)[0] + 20
+    shard = jax.shard_map(local, mesh=mesh, in_specs=jax.P("ring"), out_specs=jax.P("ring"))
+    found = find(lambda x: jax.lax.scan(lambda c, _: (shard(c) - 19, None), x, None, length=3)[0], jnp.array([50.0, 30.0]))
+    c, expected = np.array([50.0, 30.0]), None
+    for outer in range(3):
+        for inner in range(2):
+            if expected is None and (c - 1 < 0).any():
+                expected = [outer, inner]
+                rank = int(np.argmax(c - 1 < 0))
+            c = np.sqrt(np.maximum(c - 1, 0))
+        c = c + 1
+    assert found.iterations.tolist() == expected
+    assert found.rank == rank

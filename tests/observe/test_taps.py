@@ -170,3 +170,8 @@ def test_dropout_in_bf16_has_a_twin():
     f = lambda key, x: x * jax.random.normal(key, (4,), jnp.bfloat16)
     comparison = trn_jax.compare_exact(f, TRN2)(jax.random.key(0), jnp.ones(4, jnp.bfloat16))
     assert np.isfinite(comparison.rel_error).all()
+
+
+def test_a_program_of_integers_has_nothing_to_compare():
+    with pytest.raises(trn_jax.ProgramError, match="Nothing to compare"):
+        trn_jax.compare_exact(lambda i: i + 1, TRN2)(jnp.arange(3))

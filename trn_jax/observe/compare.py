@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from trn_jax.chips.schema import Chip
 from trn_jax.engines.kind import is_narrow_float
+from trn_jax.errors import ProgramError
 from trn_jax.graph.graph import Graph, Node, Op, Value
 from trn_jax.graph.run import as_declared, in_fp32
 from trn_jax.observe.sites import Site
@@ -80,7 +81,8 @@ def compare_exact(fn: Callable[..., Any], chip: Chip, scopes: Sequence[str] = ("
         A callable with `fn`'s signature that returns a `Comparison`; it may be jitted, vmapped and scanned.
 
     Raises:
-        As `tap`.
+        ProgramError: When called: no operation in these scopes computes floats.
+        Otherwise as `tap`.
 
     Units: errors absolute in the unit of the values, and relative. Gradient: none. Basis: derived.
     """
@@ -93,8 +95,10 @@ def compare_exact(fn: Callable[..., Any], chip: Chip, scopes: Sequence[str] = ("
     def compare(*args: Any, **kwargs: Any) -> Comparison:
         emulated, exact = (run(*args, **kwargs) for run in runs)
         floats = [i for i, value in enumerate(emulated.tapped) if value.is_float]
+        if not floats:
+            raise ProgramError("Nothing to compare: no operation in these scopes has a floating point result.")
         errors = [_errors(emulated.state[0][i], exact.state[0][i]) for i in floats]
-        rel_error, max_abs_error = (jnp.stack(column) if errors else jnp.zeros(0) for column in zip(*errors, strict=True))
+        rel_error, max_abs_error = (jnp.stack(column) for column in zip(*errors, strict=True))
         operands = emulated.operands()
         before = [[floats.index(k) for k in operands[i] if k in floats] for i in floats]
         return Comparison(

@@ -219,7 +219,7 @@ def _earlier(state: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 def _range(x: Any) -> tuple[Any, Any]:
     """Smallest and largest element in fp32, NaN if there is one."""
-    dtype = getattr(x, "dtype", np.result_type(x))
+    dtype = x.dtype if hasattr(x, "dtype") else np.result_type(x)
     if not np.size(x) or not jnp.issubdtype(dtype, jnp.inexact):
         return _NO_RANGE
     x = jax.lax.stop_gradient(x)
