@@ -38,18 +38,15 @@ def test_html_is_escaped():
 def test_the_table_names_totals_engines_memory_bottleneck_and_lines(layer, chip):
     report = estimate(layer, chip)
     lines = report.to_table(top=2).splitlines()
-    assert lines[0] == (
-        f"{quantity(report.latency_s, 's')} on one core of trainium2, overlap 0.8: "
-        "Program(6 instructions: dma 2, tensor 1, scalar 1, vector 1, collective 1)"
-    )
+    assert lines[0] == f"{quantity(report.latency_s, 's')} on one core of trainium2: 6 instructions, overlap 0.8"
     assert "side by side" in lines[1]
     assert "one after the other" in lines[1]
-    assert [line.split()[0] for line in lines[3:9]] == ["engine", "tensor", "vector", "scalar", "dma", "collective"]
-    assert lines[9].startswith("HBM traffic 6 MB (6 MB compulsory); 1.074 GFLOP of matrix products, 179 FLOP/B; MFU ")
-    assert lines[10].startswith("limited by ")
-    assert lines[11] == "longest operations, by share of the serial time"
-    assert len(lines) == 14
-    assert lines[12].strip().endswith("hand.py:1 (f)")
+    assert [line.split()[0] for line in lines[3:10]] == ["engine", "tensor", "vector", "scalar", "dma", "collective", "none"]
+    assert lines[10].startswith("HBM traffic 6 MB (6 MB compulsory); 1.074 GFLOP of matrix products, 179 FLOP/B; MFU ")
+    assert lines[11].startswith("limited by ")
+    assert lines[12] == "longest operations, by share of the serial time"
+    assert len(lines) == 15
+    assert lines[13].strip().endswith("hand.py:1 (f)")
     assert max(map(len, lines)) <= 140
     assert repr(report) == report.to_table()
 
@@ -58,7 +55,20 @@ def test_a_program_without_products_has_no_mfu_line(idle, chip):
     report = estimate(idle, chip)
     assert report.mfu == 0
     assert "no matrix products" in report.to_table()
-    assert [line.split()[0] for line in report.to_table().splitlines()[2:4]] == ["engine", "vector"]
+    assert [line.split()[0] for line in report.to_table().splitlines()[2:5]] == ["engine", "vector", "none"]
+
+
+def test_one_after_the_other_busy_times_and_idle_time_are_the_latency(layer, chip):
+    report = estimate(layer, chip, overlap=0.0)
+    busy_s = sum(engine.busy_s for engine in report.engines.values())
+    assert report.idle_s > 0
+    assert busy_s + report.idle_s == pytest.approx(report.latency_s, rel=1e-12)
+
+
+def test_a_changed_preset_says_what_was_changed(layer, chip):
+    changed = chip.replace({"tensor.rows": 256.0, "hbm.bandwidth_bytes_per_s": 4e12})
+    assert "one core of trainium2 with tensor.rows = 256, hbm.bandwidth_bytes_per_s = 4e+12:" in estimate(layer, changed).to_table()
+    assert "one core of mine:" in estimate(layer, changed.replace({"name": "mine"})).to_table()
 
 
 def test_a_notebook_gets_html(train_step, chip):

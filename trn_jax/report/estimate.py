@@ -15,7 +15,7 @@ from trn_jax.graph.instruction import ENGINES
 from trn_jax.report.bottleneck import freed_chips, lot
 from trn_jax.report.inputs import check_one_chip, check_one_program
 from trn_jax.report.report import EngineTime, Operation, Report
-from trn_jax.report.slices import engine_slices
+from trn_jax.report.slices import engine_slices, idle_s
 from trn_jax.report.warmup import warmup_s
 from trn_jax.timing.bound import bound
 from trn_jax.timing.exact import precision
@@ -61,13 +61,15 @@ def estimate(program: Program, chip: Any, *, overlap: Any = None, throttle: bool
     repeats = np.asarray(program.repeats)
     latency_s, flops, hbm_bytes = float(plan.total_s), float(program.flops), float((moved * repeats).sum())
     peak_flop_per_s = 2.0 * float(chip.tensor.rows) * float(chip.tensor.cols) * float(chip.tensor.clock_hz)
+    slices = engine_slices(program, plan)
     return Report(
         latency_s=latency_s,
         bound_s=bound_s,
         serial_s=float(plan.serial_s),
         concurrent_s=float(concurrent.total_s[0]),
-        warmup_s=warmup_s(engine_slices(program, plan), chip) if throttle else 0.0,
+        warmup_s=warmup_s(slices, chip) if throttle else 0.0,
         engines=_engines(program, plan, repeats),
+        idle_s=idle_s(slices, latency_s),
         without_s={engine: float(asked.total_s[index]) for index, engine in enumerate(ENGINES, start=1)},
         flops=flops,
         mfu=_ratio(flops, peak_flop_per_s * latency_s),

@@ -65,6 +65,8 @@ class Report:
         concurrent_s: With all engines side by side (overlap 1), as the hardware promises.
         warmup_s: What the Tensor Engine's warm-up can add to latency_s; 0 if `throttle` is off or the chip has none.
         engines: "tensor", "vector", "scalar", "gpsimd", "dma", "collective" to busy_s, utilisation and instructions.
+        idle_s: Seconds in which no engine is busy: latencies and round trips that nothing hides. One after the other (overlap 0) it is
+            what the engines' busy times leave of the latency.
         without_s: For each engine, the latency if that engine took no time.
         flops: Floating point operations of the matrix products.
         mfu: flops over 2 rows cols clock times latency: against the array's bf16 peak.
@@ -86,6 +88,7 @@ class Report:
     concurrent_s: float
     warmup_s: float
     engines: Mapping[str, EngineTime]
+    idle_s: float
     without_s: Mapping[str, float]
     flops: float
     mfu: float

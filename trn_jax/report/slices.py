@@ -7,6 +7,7 @@ A loop is drawn as its first iteration, and one slice per engine for all the oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +92,15 @@ def engine_slices(program: Program, schedule: Schedule) -> list[Slice]:
             add(Slice(name, row, text, "loop", free_s[name], others * once_s, others, float(schedule.intervals_s[index])))
         repeats[body] *= others + 1.0
     return slices
+
+
+def idle_s(slices: Sequence[Slice], total_s: float) -> float:
+    """Seconds in which no engine is busy: fixed latencies and round trips that nothing hides."""
+    covered_s = end_s = 0.0
+    for item in sorted(slices, key=lambda item: item.begin_s):
+        covered_s += max(0.0, item.end_s - max(item.begin_s, end_s))
+        end_s = max(end_s, item.end_s)
+    return max(0.0, total_s - covered_s)
 
 
 def waits(program: Program, slices: list[Slice], schedule: Schedule) -> list[Wait]:

@@ -7,10 +7,13 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from trn_jax.chips.loader import list_chips, load_chip
+from trn_jax.chips.paths import leaves_by_path
 from trn_jax.report.text import aligned, html_table, quantity, share, times
 from trn_jax.timing.overlap import KERNEL
 
 if TYPE_CHECKING:
+    from trn_jax.chips.schema import Chip
     from trn_jax.report.report import Report
 
 _NAMES = {
@@ -24,6 +27,7 @@ _NAMES = {
 _ALIGN = "<>>>"
 _TOP_ALIGN = "><<<"
 _SOURCE_WIDTH = 60
+_CHANGES = 3  # of a preset's values that the headline names
 
 
 def report_text(report: Report, top: int) -> str:
@@ -58,9 +62,9 @@ def bottleneck_text(report: Report) -> str:
 
 def _head_lines(report: Report) -> list[str]:
     overlap = KERNEL if report.overlap is None else report.overlap
-    program, chip = report.program, report.chip
+    instructions = sum(engine != "loop" for engine in report.program.structure.engines)
     lines = [
-        f"{quantity(report.latency_s, 's')} on one core of {chip.name}, overlap {overlap}: {program!r}",
+        f"{quantity(report.latency_s, 's')} on one core of {_chip_text(report.chip)}: {instructions:,} instructions, overlap {overlap}",
         f"  {quantity(report.concurrent_s, 's')} with all engines side by side, {quantity(report.serial_s, 's')} one after the other, "
         f"{quantity(report.bound_s, 's')} at the very least",
     ]
@@ -72,11 +76,22 @@ def _head_lines(report: Report) -> list[str]:
     return lines
 
 
+def _chip_text(chip: Chip) -> str:
+    """A chip's name, and what makes it another chip than the preset of that name."""
+    if chip.name not in list_chips():
+        return chip.name
+    preset = leaves_by_path(load_chip(chip.name))
+    changes = [f"{path} = {float(x):.4g}" for path, x in leaves_by_path(chip).items() if float(x) != float(preset[path])]
+    more = f" and {len(changes) - _CHANGES} more" if len(changes) > _CHANGES else ""
+    return f"{chip.name} with {', '.join(changes[:_CHANGES])}{more}" if changes else chip.name
+
+
 def _engine_rows(report: Report) -> list[list[str]]:
     rows = [["engine", "busy", "of the time", "instructions"]]
     for name, engine in report.engines.items():
         if engine.instructions:
             rows.append([name, quantity(engine.busy_s, "s"), share(engine.utilisation), f"{engine.instructions:,}"])
+    rows.append(["none", quantity(report.idle_s, "s"), share(report.idle_s / report.latency_s if report.latency_s else 0.0), ""])
     return rows
 
 
