@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from trn_jax.commands.chips import Chips
 from trn_jax.commands.train import Train
@@ -26,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     import tyro
 
+    words = sys.argv[1:] if arguments is None else arguments
+    if list(words) == ["--version"]:
+        print(f"trn_jax {metadata.version('trn_jax')}, jax {metadata.version('jax')}")
+        return
     try:
         command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="trn-jax", description="Run, time and tune JAX programs on an emulated AWS Trainium.", args=arguments

@@ -1,4 +1,5 @@
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -246,5 +247,16 @@ def test_unknown_primitive_names_itself_and_its_source():
 
 def test_a_program_made_by_hand_cannot_be_lowered_again():
     structure = Structure(engines=(), kinds=(), narrow=(), waits=(), loops=(), rows=())
-    with pytest.raises(ProgramError, match="built by hand"):
+    with pytest.raises(ProgramError, match="built by hand or comes from a file"):
         Program(structure=structure, table={}).with_passes(())
+
+
+def test_a_program_pickles_without_the_function_it_came_from():
+    chip = load_chip("trainium2")
+    program = trace(lambda x, w: jnp.tanh(x @ w), shape(256, 256), shape(256, 256))
+    again = pickle.loads(pickle.dumps(program))
+    assert again.structure == program.structure
+    assert latency(again, chip) == latency(program, chip)
+    assert [row["source"] for row in again.to_table()] == [row["source"] for row in program.to_table()]
+    with pytest.raises(ProgramError, match="comes from a file"):
+        again.with_passes(())

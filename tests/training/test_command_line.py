@@ -65,6 +65,11 @@ def test_every_command_has_help(capsys):
         assert len(capsys.readouterr().out) > 200
 
 
+def test_version_names_trn_jax_and_jax(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out.split()[::2] == ["trn_jax", "jax"]
+
+
 def test_chips_prints_a_list_or_one_chip_as_text_or_json(capsys):
     main(["chips"])
     assert "trainium2" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol
 
@@ -73,6 +73,10 @@ class Structure:
     operand_formats: tuple[tuple[str, ...], ...] = ()
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles all but the traced function, which holds code of JAX: other passes need a new trace."""
+        return Structure, tuple(None if f.name == "origin" else getattr(self, f.name) for f in fields(self))
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["structure"])
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +140,7 @@ class Program:
             ProgramError: For an unknown pass, or if the program was built by hand and has no function to lower again.
         """
         if self.structure.origin is None:
-            raise ProgramError("This Program was built by hand; only one from trn_jax.trace can be lowered again with other passes.")
+            raise ProgramError("This Program was built by hand or comes from a file; only one from trn_jax.trace can be lowered again with other passes.")
         return self.structure.origin.build(tuple(passes))
 
     def to_table(self) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
     """Checks and prepares the arguments, runs `function` compiled in `dtype`, and returns default floats."""
     check_program(program)
     check_chip(chip)
-    name = np.dtype(dtype).name
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name not in ("float32", "float64"):
         raise ProgramError(f"dtype = {name!r}: times are computed in 'float64' (exact) or 'float32' (sweeps of many chips).")
     if isinstance(smoothing, (int, float, np.generic)) and not 0 <= float(smoothing) <= 1:
