@@ -140,7 +140,9 @@ class Program:
             ProgramError: For an unknown pass, or if the program was built by hand and has no function to lower again.
         """
         if self.structure.origin is None:
-            raise ProgramError("This Program was built by hand or comes from a file; only one from trn_jax.trace can be lowered again with other passes.")
+            raise ProgramError(
+                "This Program was built by hand or comes from a file; only one from trn_jax.trace can be lowered again with other passes."
+            )
         return self.structure.origin.build(tuple(passes))
 
     def to_table(self) -> list[dict[str, Any]]:
