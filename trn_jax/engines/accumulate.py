@@ -5,6 +5,7 @@ psum = tile 0;   psum = psum + tile 1;   psum = psum + tile 2;   ...          ti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -52,6 +53,25 @@ def tiled(lhs: Float[Array, "*lhs"], rhs: Float[Array, "*rhs"], layout: Layout, 
 
     psum = lax.fori_loop(np.uint32(1), np.uint32(tiles), lambda i, psum: psum + tile(i), tile(np.uint32(0)))
     return layout.finish(psum, lhs.shape, rhs.shape)
+
+
+def tiled_by(
+    product: Callable[[Array, Array], Array], lhs: Float[Array, "*lhs"], rhs: Float[Array, "*rhs"], *, axes: tuple[int, int], rows: int
+) -> Float32[Array, "*out"]:
+    """As `tiled`, of any `product` that is a sum over K: the axis `axes[0]` of lhs and `axes[1]` of rhs.
+
+    Gradient: JAX's, through the loop; `engines.tensor` replaces it. Basis: as `tiled`.
+    """
+    tiles = -(-lhs.shape[axes[0]] // rows)
+    if tiles <= 1:
+        return product(lhs, rhs)
+    lhs, rhs = _fill(lhs, axes[0], tiles * rows), _fill(rhs, axes[1], tiles * rows)
+
+    def tile(i) -> Array:
+        start = i * np.uint32(rows)
+        return product(lax.dynamic_slice_in_dim(lhs, start, rows, axes[0]), lax.dynamic_slice_in_dim(rhs, start, rows, axes[1]))
+
+    return lax.fori_loop(np.uint32(1), np.uint32(tiles), lambda i, psum: psum + tile(i), tile(np.uint32(0)))
 
 
 def dot(lhs: Array, rhs: Array, dimension_numbers: DotDimensionNumbers) -> Float32[Array, "*out"]:

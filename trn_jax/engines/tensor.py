@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
 from trn_jax.chips.schema import Chip, Tensor
-from trn_jax.engines.accumulate import dot, tiled
+from trn_jax.engines.accumulate import dot, tiled, tiled_by
 from trn_jax.engines.contraction import Layout
 from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
@@ -104,8 +104,8 @@ def compute_matmul(
         instruction: Its `operand_formats` and `layout` are read; write formats are those of PSUM.
         function: The contraction in one piece, asked for fp32 output; returns a list of one array.
         operands: lhs and rhs. Anything but floating point is passed to `function` as it is.
-        execution: `fidelity` says how the sum is made: "fused" by `function` (as without a layout), "tiled" one K tile of `rows`
-            after the other, "systolic" clock by clock on the array.
+        execution: `fidelity` says how the sum is made: "fused" by `function`, "tiled" one K tile of `rows` after the other,
+            "systolic" clock by clock on the array. Products in groups are summed tile by tile in both, by `function` where K is in groups.
         key: For stochastic rounding, a `trn_jax.numerics.Stream`; the operands get different parts of it.
 
     Returns:
@@ -130,7 +130,12 @@ def compute_matmul(
         lhs, rhs = (jnp.asarray(x) for x in factors)
         return [with_whole_axes(product_of_matrices(instruction, layout, execution, key), whole)(lhs, rhs)]
     lhs, rhs = _round_operands(instruction, factors, execution, key)
-    product = whole if execution.fidelity == "fused" or layout is None else _loop(whole, layout, execution)
+    product = whole
+    if execution.fidelity != "fused":
+        if layout is not None:
+            product = _loop(whole, layout, execution)
+        elif instruction.depth_axes is not None:
+            product = _in_groups(function, others, instruction.depth_axes, execution.rows)
     if layout is not None and execution.array_faults:
         product = with_derivative_of(whole, with_whole_axes(faulty(product, layout, execution), whole))
     psum = product(lhs, rhs)
@@ -144,6 +149,19 @@ def _loop(whole: Product, layout: Layout, execution: Execution) -> Product:
         return with_derivative_of(whole, with_whole_axes(compute, whole))
     compute = lambda lhs, rhs: tiled(lhs, rhs, layout, execution.rows)
     return with_derivative_of(whole, with_whole_axes(compute, whole, *layout.walked))
+
+
+def _in_groups(function: Callable[..., list[Any]], others: Sequence[Any], axes: tuple[int, int], rows: int) -> Product:
+    """A product in groups, tile by tile of K; what it needs beside its factors is an operand, for JAX to trace."""
+
+    def whole(lhs: Array, rhs: Array, *others: Any) -> Array:
+        return function(lhs, rhs, *others)[0]
+
+    def compute(lhs: Array, rhs: Array, *others: Any) -> Array:
+        return tiled_by(lambda lhs, rhs: whole(lhs, rhs, *others), lhs, rhs, axes=axes, rows=rows)
+
+    product = with_derivative_of(whole, compute)
+    return lambda lhs, rhs: product(lhs, rhs, *others)
 
 
 def _round_operands(instruction: Instruction, operands: Sequence[Any], execution: Execution, key: Any) -> list[Array]:

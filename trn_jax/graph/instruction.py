@@ -53,6 +53,7 @@ class Instruction:
         integers_in_fp32: Whether 32-bit integers are converted to fp32, computed and converted back, exact to 2^24 only.
         write_formats: Format each output is rounded to when written, one per output; "" leaves it as computed.
         narrow: Whether all operands and outputs are 16 bits wide or less (fast modes).
+        depth_axes: Of a product in groups (`ragged_dot`), which has no layout: the axes that are contracted in tiles of K.
         layout: How the operands of a contraction become [batch, m, k] and [batch, k, n] (see `engines.layout`), else None.
     """
 
@@ -68,3 +69,4 @@ class Instruction:
     write_formats: tuple[str, ...] = ()
     narrow: bool = False
     layout: object | None = None
+    depth_axes: tuple[int, int] | None = None

@@ -128,7 +128,7 @@ class Walker:
                 return False
             if numerics.array_faults:
                 return True
-            tiled = numerics.fidelity != "fused" and instruction.layout is not None
+            tiled = numerics.fidelity != "fused" and (instruction.layout is not None or instruction.depth_axes is not None)
             if tiled or not numerics.rounds or numerics.psum != "fp32":
                 return tiled or numerics.rounds
             pairs = zip(instruction.operand_formats, op.inputs, strict=False)

@@ -16,7 +16,9 @@ from trn_jax.graph.rules.registry import register_rule, rows, streaming, writes
 from trn_jax.numerics import BLOCK_FORMATS, format_of
 
 
-def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int, int]) -> tuple[Instruction, ...]:
+def _matmul(
+    op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int, int], depth_axes: tuple[int, int] | None = None
+) -> tuple[Instruction, ...]:
     batch, m, k, n = sizes
     output = op.outputs[0]
     formats = tuple(
@@ -39,6 +41,7 @@ def _matmul(op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int,
         cotangent_format="" if op.cotangent is not None else recipe.backward or "",
         write_formats=("",),
         layout=layout,
+        depth_axes=depth_axes,
     )
     evacuate = Instruction(
         engine="vector",
@@ -73,10 +76,14 @@ def _convolution(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
 
 @register_rule("ragged_dot_general", "ragged_dot")
 def _ragged_dot(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
-    """Each row meets the matrix of its own group: the work of one dense product, whatever the group sizes."""
+    """Each row meets the matrix of its own group: the work of one dense product, whatever the group sizes.
+
+    Groups of rows share the tiles of K. Where K itself is in groups (the gradient of the matrices) they do not, and it is one dot.
+    """
     lhs, rhs, output = op.inputs[0], op.inputs[1], op.outputs[0]
     numbers = op.params["ragged_dot_dimension_numbers"]
-    ((lhs_contracting, _), (lhs_batch, _)) = numbers.dot_dimension_numbers
+    ((lhs_contracting, rhs_contracting), (lhs_batch, _)) = numbers.dot_dimension_numbers
+    in_tiles = len(lhs_contracting) == 1 and lhs_contracting[0] not in numbers.lhs_ragged_dimensions
     k = 1
     for axis in lhs_contracting:
         k *= lhs.shape[axis]
@@ -85,7 +92,8 @@ def _ragged_dot(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
         batch *= lhs.shape[axis]
     m = max(1, lhs.size // max(1, k * batch))
     n = max(1, (rhs.size // max(1, k * batch)) if output.size == 0 else output.size // max(1, m * batch))
-    return _matmul(op, numerics, None, (batch, m, k, n))
+    depth_axes = (lhs_contracting[0], rhs_contracting[0]) if in_tiles else None
+    return _matmul(op, numerics, None, (batch, m, k, n), depth_axes)
 
 
 @register_rule("fft")
