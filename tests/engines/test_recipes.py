@@ -194,6 +194,13 @@ def test_gradients_pass_straight_through_at_the_rounded_operands(cast):
     np.testing.assert_allclose(batched[1], 4 * batched[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("shapes", [((2, 0), (0, 3)), ((0, 4), (4, 3)), ((2, 4), (4, 0))])
+def test_empty_products_are_zeros(shapes):
+    for cast in (MX, trn.AutoCast("matmult", "fp8_e4m3", scaling="tensor"), trn.AutoCast("matmult", "fp8_e4m3", scaling="block")):
+        product = trn.emulate(jnp.matmul, SMALL, autocast=cast, psum="bf16")(*map(jnp.ones, shapes))
+        np.testing.assert_array_equal(product, np.zeros((shapes[0][0], shapes[1][1])))
+
+
 def test_the_cast_report_measures_scaled_and_mx_operands():
     lhs, rhs = normals(0, (3, 64)) * 1e6, normals(1, (64, 5))
     for cast in (MX, trn.AutoCast("matmult", "fp8_e4m3", scaling="tensor")):
