@@ -1,10 +1,12 @@
 import dataclasses
+import errno
 import json
 
+import jax
 import pytest
 
 from trn_jax.errors import ChipError, TrainingError
-from trn_jax.training.history import read_history
+from trn_jax.training.history import History, read_history
 from trn_jax.training.options import TrainOptions
 from trn_jax.training.presets import PRESETS, get_preset
 from trn_jax.training.run import train
@@ -128,3 +130,24 @@ def test_an_edited_chip_file_is_another_chip(options):
     one = set_up(options())
     assert one.identity["chip_numbers"] == set_up(options()).identity["chip_numbers"]
     assert one.identity["chip_numbers"] != set_up(options(chip="trainium1")).identity["chip_numbers"]
+
+
+def test_a_run_does_not_depend_on_what_its_surroundings_set(options, tmp_path):
+    plain = run(options(steps=2, out=tmp_path / "plain"))
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        strict = run(options(steps=2, out=tmp_path / "strict"))
+    assert without_times(strict) == without_times(plain)
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(options, tmp_path, monkeypatch):
+    def no_space(history, record):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "append", no_space)
+        with pytest.raises(TrainingError, match=r"refused a file: .*No space left.*--resume"):
+            run(options(steps=2))
+    said = []
+    run(options(steps=2, resume=True), said)
+    assert run(options(steps=2, resume=True), said).tokens_per_s == 0
+    assert "tokens/s" not in next(line for line in reversed(said) if line.startswith("loss "))

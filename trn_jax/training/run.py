@@ -84,6 +84,18 @@ def train(options: TrainOptions, *, say: Say = print, progress: bool | None = No
         TrainingError: The run cannot start or go on; the message says why and what to do.
         ChipError, FormatError: The chip cannot be loaded or cannot compute as asked.
     """
+    # A run is the same whatever the surroundings set: a resumed one may have others.
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        try:
+            return _train(options, say, progress)
+        except OSError as error:
+            raise TrainingError(
+                f"The run stopped because the system refused a file: {error}. What its directory holds up to the last checkpoint is "
+                "complete: make room or mend the directory, and go on with the same flags, --out and --resume."
+            ) from error
+
+
+def _train(options: TrainOptions, say: Say, progress: bool | None) -> TrainResult:
     setup = set_up(options)
     out = _directory(options)
     checkpoints = Checkpoints(out / "checkpoints", setup.identity)
@@ -105,9 +117,10 @@ def train(options: TrainOptions, *, say: Say = print, progress: bool | None = No
         records = list(history.records)
     validation_loss = validate(state)
     losses = [record["loss"] for record in records]
+    speed = f" ({tokens_per_s:,.0f} tokens/s)" if tokens_per_s else ""
     say(
-        f"loss       {losses[0]:.4f} at the start, {mean(losses[-_SMOOTHED_STEPS:]):.4f} now, {validation_loss:.4f} on validation text "
-        f"({tokens_per_s:,.0f} tokens/s)"
+        f"loss       {losses[0]:.4f} at the start, {mean(losses[-_SMOOTHED_STEPS:]):.4f} now (mean of {min(len(losses), _SMOOTHED_STEPS)} "
+        f"batches), {validation_loss:.4f} on validation text{speed}"
     )
     plot = _plot(setup, records, out, bigram_entropy) if options.plot else None
     written = _sample(setup, state) if options.sample_bytes else ""
@@ -199,7 +212,8 @@ def _steps(
             done = step + 1
             if done % options.validate_every == 0:
                 record["validation_loss"] = validate(state)
-                line = f"step {done:<6d} loss {record['loss']:.4f}, validation {record['validation_loss']:.4f}"
+                recent = [*(earlier["loss"] for earlier in history.records[1 - _SMOOTHED_STEPS :]), record["loss"]]
+                line = f"step {done:<6d} loss {mean(recent):.4f}, validation {record['validation_loss']:.4f}"
                 say(line) if bar.disable else bar.write(line, file=sys.stderr)
             history.append(record)
             if done % options.checkpoint_every == 0 or done == setup.steps:
