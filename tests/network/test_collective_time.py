@@ -139,8 +139,9 @@ def test_the_choice_is_smooth_in_size_under_smoothing_and_within_its_bound():
         (lambda chip: collective_time("all_reduce", 1.0, 0, chip), "at least 1 rank, got 0"),
         (lambda chip: ring_bytes_per_rank(-1, 2), "cannot be negative"),
         (lambda chip: ring_time(1, 0, 0.0, 1.0), "at least 1 rank"),
+        (lambda chip: collective_time("all_reduce", 1.0, 2, "trainium1"), "takes a Chip, but got 'trainium1'"),
     ],
-    ids=["kind", "algorithm", "mesh", "ranks", "size", "ring_time"],
+    ids=["kind", "algorithm", "mesh", "ranks", "size", "ring_time", "name of a chip"],
 )
 def test_impossible_questions_are_refused(call, message):
     with pytest.raises(NetworkError, match=message):

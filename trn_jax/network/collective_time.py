@@ -138,6 +138,8 @@ def collective_time(
     if algorithm == "mesh" and kind != "all_reduce":
         raise NetworkError(f"The mesh algorithm is known for all_reduce only, not for {kind}. Give algorithm='ring' or None.")
     _check(size_bytes, ranks)
+    if not hasattr(chip, "link"):
+        raise NetworkError(f"collective_time takes a Chip, but got {chip!r}. Load one: trn_jax.load_chip('trainium1').")
     latency_s, bandwidth_bytes_per_s = chip.link.latency_s, chip.link.bandwidth_bytes_per_s * chip.link.rate * link_share
     if isinstance(ranks, Real) and ranks == 1:
         return 0.0 * latency_s
