@@ -143,7 +143,7 @@ def test_the_same_seed_gives_the_same_faults_and_loops_differ_by_iteration():
 
 
 def test_rate_zero_is_the_sound_chip_and_needs_no_seed():
-    f = lambda x, w: jax.nn.softmax(jnp.tanh(x @ w))
+    f = lambda x, w: jax.nn.softmax(jnp.tanh(x @ w) @ w.T)
     faults = [BitFlip("sbuf", 0.0), BitFlip("hbm", 0), SilentCorruption("tensor", 0.0)]
     options = {"autocast": trn_jax.AutoCast("all", "bf16")}
     sound = jax.jit(trn_jax.emulate(f, CHIP, **options)).lower(X, W).as_text()

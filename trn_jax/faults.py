@@ -109,7 +109,7 @@ class BitFlip(Fault):
 
     def hits(self, instruction: Instruction) -> bool:
         """Whether an instruction writes to the memory."""
-        return self.rate > 0 and instruction.engine in MEMORIES[self.memory]
+        return instruction.engine in MEMORIES[self.memory]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +131,11 @@ class SilentCorruption(Fault):
 
     def hits(self, instruction: Instruction) -> bool:
         """Whether an instruction runs on the engine."""
-        return self.rate > 0 and instruction.engine == self.engine
+        return instruction.engine == self.engine
 
 
 def checked(faults: Sequence[Fault] | None, rows: int, cols: int) -> tuple[Fault, ...]:
-    """The faults, if an array of this size can have them.
+    """The faults that can happen, if an array of this size can have them; those of rate 0 are left out.
 
     Raises:
         FaultError: A position outside the array, or no column left.
@@ -151,7 +151,7 @@ def checked(faults: Sequence[Fault] | None, rows: int, cols: int) -> tuple[Fault
             raise FaultError(f"{fault} lies outside the array of {rows} x {cols} PEs. Rows are 0 to {rows - 1}, columns 0 to {cols - 1}.")
     if not live_columns(tuple(faults or ()), cols):
         raise FaultError(f"RemappedColumns leaves none of the {cols} columns. Keep at least one.")
-    return tuple(faults or ())
+    return tuple(fault for fault in faults or () if fault.in_array or fault.rate > 0)
 
 
 def live_columns(faults: Sequence[Fault], cols: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ def corrupt_results(faults: Sequence[Fault], instruction: Instruction, values: S
 def corrupt_arguments(faults: Sequence[Fault], arguments: Sequence[Any], stream: Any) -> list[Any]:
     """The arguments of a program as they are read from HBM."""
     for number, fault in enumerate(faults):
-        if isinstance(fault, BitFlip) and fault.memory == "hbm" and fault.rate > 0:
+        if isinstance(fault, BitFlip) and fault.memory == "hbm":
             arguments = [_corrupt(fault, x, stream.split(_STREAM + number, position)) for position, x in enumerate(arguments)]
     return list(arguments)
 
