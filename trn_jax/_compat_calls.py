@@ -252,10 +252,6 @@ def linear_solve(builder: Builder, eqn: Any) -> Rebuild:
     return rebuild
 
 
-def _is_float0(x: Any) -> bool:
-    return jax.typeof(x).dtype == jax.dtypes.float0
-
-
 def high_body(builder: Builder, eqn: Any) -> Graph:
     """What a primitive of jax 0.12 that is an object with rules of its own (searchsorted, frexp, custom_root) computes, in plain ones."""
     expand = lambda *operands: eqn.primitive.to_lojax(*operands, **eqn.params)
@@ -263,43 +259,21 @@ def high_body(builder: Builder, eqn: Any) -> Graph:
 
 
 def high_level(builder: Builder, eqn: Any) -> Rebuild:
-    """Keeps the object's rule for reverse mode and interprets all three functions: primal, forward, backward."""
+    """Interprets the primal; the derivative is the object's own rule at the operands, as plain JAX has it."""
     body = high_body(builder, eqn)
-    bind = lambda *operands: eqn.primitive.bind(*operands, **eqn.params)
+    bind = lambda *operands: tuple(eqn.primitive.bind(*operands, **eqn.params))
 
     def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
         seeds = () if seed is None else (seed,)
-        structure: list[Any] = []
 
-        @jax.custom_vjp
+        @jax.custom_jvp
         def primal(inner_seeds: Any, *inner: Any) -> tuple[Any, ...]:
             return tuple(evaluate(body, inner, *(inner_seeds or (None,))))
 
-        def forward(inner_seeds: Any, *inner: Any) -> tuple[Any, Any]:
-            closed, shapes = jax.make_jaxpr(lambda *xs: jax.vjp(bind, *xs), return_shape=True)(*inner)
-            structure.append(jax.tree.structure(shapes))
-            out, pullback = jax.tree.unflatten(structure[-1], evaluate(builder.body(closed), inner, *(inner_seeds or (None,))))
-            return tuple(out), (jax.tree.leaves(pullback), inner_seeds)
+        @primal.defjvp
+        def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            return primal(*primals), jax.jvp(bind, primals[1:], tangents[1:])[1]
 
-        def backward(saved: Any, cotangents: Any) -> tuple[Any, ...]:
-            residuals, inner_seeds = saved
-            _, pullback = structure[-1].children()
-
-            shapes: list[Any] = []
-
-            def transposed(*flat: Any) -> list[Any]:
-                values = iter(flat)
-                kept = [next(values) for _ in residuals]
-                found = jax.tree.unflatten(pullback, kept)([ct if _is_float0(ct) else next(values) for ct in cotangents])
-                shapes.extend(found)
-                return [ct for ct in found if not _is_float0(ct)]
-
-            flat = [*residuals, *(ct for ct in cotangents if not _is_float0(ct))]
-            closed = jax.make_jaxpr(transposed)(*flat)
-            real = iter(evaluate(builder.body(closed), flat, *(inner_seeds or (None,))))
-            return (None, *(None if _is_float0(ct) else next(real) for ct in shapes))
-
-        primal.defvjp(forward, backward)
         return list(primal(seeds, *operands))
 
     return rebuild

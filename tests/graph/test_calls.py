@@ -107,3 +107,20 @@ def test_a_batching_rule_of_the_users_own_survives_a_vmap_outside():
     np.testing.assert_allclose(jax.vmap(emulated)(ROWS), jnp.cos(ROWS), atol=2**-7)
     with_seeds = lambda seed, x: trn_jax.emulate(sine, TRN2, autocast=ALL_BF16, rounding="stochastic", seed=seed)(x)
     np.testing.assert_allclose(jax.vmap(with_seeds)(jnp.arange(3, dtype=jnp.uint32), ROWS), jnp.cos(ROWS), atol=2**-7)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.sum(jnp.frexp(x)[0] ** 2),
+        lambda x: jnp.sum(jnp.ldexp(x, jnp.arange(3)) ** 2),
+        lambda x: jnp.sum(jnp.interp(jnp.array([1.5, 2.7]), x, x**2)),
+        lambda x: jnp.sum(jax.lax.custom_root(lambda y: y - x / 3, x, lambda f, y: y - f(y), lambda g, y: y / g(jnp.ones_like(y))) ** 2),
+    ],
+    ids=["frexp", "ldexp", "interp", "custom_root"],
+)
+def test_functions_with_rules_of_their_own_keep_their_derivatives_in_every_jax(fn):
+    x = jnp.array([1.0, 2.5, 3.0])
+    emulated = trn_jax.emulate(fn, trn_jax.load_chip("trainium2"))
+    for derivative in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(derivative(emulated)(x), derivative(fn)(x), rtol=1e-6)
