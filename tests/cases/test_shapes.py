@@ -110,7 +110,9 @@ def test_shp_17_lengths_in_one_bucket_trace_once():
 def test_shp_19_a_token_outside_the_vocabulary_is_found_and_not_quietly_another_one():
     """Indices out of range were clamped silently: https://github.com/aws-neuron/aws-neuron-sdk/issues/872. Decision 0010."""
     table, tokens = jnp.ones((5, 3)), jnp.array([0, 5])
-    looked_up = trn_jax.emulate(lambda table, tokens: jnp.take(table, tokens, axis=0), TRN2)(table, tokens)
+    look_up = lambda table, tokens: jnp.take(table, tokens, axis=0)
+    looked_up = trn_jax.emulate(look_up, TRN2)(table, tokens)
+    assert "NaN is made by gather" in str(trn_jax.find_nonfinite(look_up, TRN2)(table, tokens))
     np.testing.assert_array_equal(jnp.isnan(looked_up).all(-1), [False, True])
     np.testing.assert_array_equal(trn_jax.emulate(lambda table, tokens: table[tokens], TRN2)(table, tokens), table[jnp.array([0, 4])])
     from trn_jax.models import GPT, GPTConfig, split_model
