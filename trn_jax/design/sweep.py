@@ -21,7 +21,7 @@ from trn_jax.graph.instruction import ENGINES
 from trn_jax.report.inputs import Programs, check_one_chip, named_programs
 from trn_jax.timing.exact import precision
 from trn_jax.timing.limits import LIMITS, slack_bytes
-from trn_jax.timing.overlap import overlap_levels
+from trn_jax.timing.overlap import default_overlap, overlap_levels
 from trn_jax.timing.program import Program
 from trn_jax.timing.schedule import schedule
 from trn_jax.units import unit_of
@@ -78,7 +78,7 @@ def sweep(
     named = named_programs("sweep", programs)
     check_one_chip("sweep", chip, "Give a concrete chip and its values in `axes`, or call trn_jax.latency on the batch.")
     coordinates = {path: _checked_axis(path, values) for path, values in _checked_mapping(axes).items()}
-    levels = tuple(float(level) for level in overlap_levels(overlap))
+    overlap_levels(overlap)
     if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
         raise ProgramError(f"chunk = {chunk!r} is not accepted; give a positive int, or None.")
     if dtype not in ("float32", "float64"):
@@ -91,6 +91,7 @@ def sweep(
     for number, program in enumerate(named.values()):
         size = min(points, chunk or max(1, _CHUNK_NUMBERS // len(program)))
         done = partial(report, number * points)
+        levels = tuple(float(level) for level in overlap_levels(default_overlap(overlap, program)))
         results.append(_Grid(program, chip, coordinates, levels, size, dtype).run(done))
     report(len(named) * points, 0)
 

@@ -22,7 +22,7 @@ from trn_jax.design.tuned import Tuned
 from trn_jax.errors import ChipError, ProgramError, UnsupportedError
 from trn_jax.report.inputs import Programs, check_one_chip, named_programs
 from trn_jax.timing.exact import precision
-from trn_jax.timing.overlap import overlap_levels
+from trn_jax.timing.overlap import default_overlap, overlap_levels
 
 _LAST_SHARE = 0.05  # of the learning rate in the last step
 
@@ -86,7 +86,7 @@ def tune(
     check_one_chip("tune", chip, "Give the concrete chip to start from.")
     ranges = _checked_ranges(free)
     _check_settings(starts, steps, smoothing, learning_rate)
-    engines, collectives = overlap_levels(overlap)
+    engines, collectives = overlap_levels(default_overlap(overlap, *named.values()))
     goal = Objective(objective, tuple(named), (float(engines), float(collectives)))
     optimizer = _optimizer()
     report = _reporter(progress, steps)

@@ -20,7 +20,7 @@ from trn_jax.report.warmup import warmup_s
 from trn_jax.timing.bound import bound
 from trn_jax.timing.exact import precision
 from trn_jax.timing.limits import slack_bytes
-from trn_jax.timing.overlap import overlap_levels
+from trn_jax.timing.overlap import default_overlap, overlap_levels
 from trn_jax.timing.program import Program
 from trn_jax.timing.schedule import Schedule, schedule
 
@@ -47,6 +47,7 @@ def estimate(program: Program, chip: Any, *, overlap: Any = None, throttle: bool
     """
     check_one_program("estimate", program)
     check_one_chip("estimate", chip, "Use trn_jax.latency there, or trn_jax.sweep for many chips.")
+    overlap = default_overlap(overlap, program)
     engines, collectives = overlap_levels(overlap)
     with precision("float64"):  # levels as arrays: both ends and all between them are one compilation
         level = jnp.asarray(engines)

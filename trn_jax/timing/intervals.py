@@ -20,7 +20,8 @@ from trn_jax.timing.cost import Table, positions
 from trn_jax.timing.plan import loop_plan
 from trn_jax.timing.program import Structure
 from trn_jax.timing.recurrence import run
-from trn_jax.timing.smoothing import smooth_max_over, width
+from trn_jax.timing.shared_rate import shared_s
+from trn_jax.timing.smoothing import smooth_max, smooth_max_over, width
 
 
 def add_intervals(structure: Structure, mode: str, table: Table, trips: Any, hard: bool, smoothing: Any) -> tuple[Table, list[Any]]:
@@ -49,6 +50,9 @@ def add_intervals(structure: Structure, mode: str, table: Table, trips: Any, har
         reached = jnp.stack([after[output, number] for output, number in left])
         scale = table.occupancy[position[loop.begin : loop.end]].sum(0) / len(plan.outputs)
         intervals[index] = _slowest_cycle(reached, width(0.0 if hard else smoothing, scale))
+        if structure.issued is not None:
+            queues_s = shared_s(structure, table, trips, loop.begin, loop.end)
+            intervals[index] = smooth_max(intervals[index], queues_s, width(0.0 if hard else smoothing, scale))
         rest_s = jnp.maximum(trips[loop.end] - 1, 0.0) * intervals[index]
         closing = position[loop.end]
         table = table._replace(occupancy=table.occupancy.at[closing].set(rest_s), first=table.first.at[closing].set(rest_s))

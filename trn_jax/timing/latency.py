@@ -25,8 +25,8 @@ def latency(program: Program, chip: Chip, *, smoothing: Any = 0.0, overlap: Any 
             that are not the bottleneck matter too. The time grows with it: |t(s) - t(0)| <= c s t(0) for s up to 0.1, with c = 8 in
             the tests, 2 to 5 as a rule (the ceilings of the Tensor Engine weigh most). Data that SBUF still holds count in
             proportion to their bytes, so a program that does nothing but read such data again is outside that bound.
-        overlap: None treats the program as one kernel (0.8); "compiled" as today's compiled graphs (0, collectives exposed);
-            a number sets everything; {"engines": a, "collectives": b} sets each.
+        overlap: None treats the program as one kernel (0.8; 1 for a `trn_jax.kernel`, whose schedule is given); "compiled" as today's
+            compiled graphs (0, collectives exposed); a number sets everything; {"engines": a, "collectives": b} sets each.
         dtype: "float64", computed in a local x64 context, or "float32" for sweeps of many chips.
 
     Returns:

@@ -29,7 +29,8 @@ def slack_bytes(program: Program, chip: Any) -> dict[str, np.ndarray]:
 
     Basis: derived; each is what any schedule needs, so a chip that passes may still want more.
     """
-    tiles_bytes, sums_bytes = _largest_tiles(program, chip)
+    issued = program.structure.issued
+    tiles_bytes, sums_bytes = _largest_tiles(program, chip) if issued is None else (issued.sbuf_bytes, issued.psum_bytes)
     held_bytes = {"sbuf": tiles_bytes, "psum": sums_bytes, "hbm": footprint_bytes(program)}
     return {name: np.asarray(getattr(chip, name).size_bytes) - held for name, held in held_bytes.items()}
 

@@ -16,17 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from trn_jax.errors import ProgramError
+from trn_jax.timing.program import Program
 
 KERNEL = 0.8  # Basis: calibrated on published single kernels
 SERIAL = "serial"
 _LEVELS = ("engines", "collectives")
 
 
+def default_overlap(overlap: Any, *programs: Program) -> Any:
+    """`overlap`, where None stands for 1 if the programs' schedules are given: then nothing is left for a scheduler to lose."""
+    return 1.0 if overlap is None and all(program.structure.issued is not None for program in programs) else overlap
+
+
 def overlap_levels(overlap: Any) -> tuple[Any, Any]:
     """Levels of engines and of collectives.
 
     Args:
-        overlap: None (one kernel: 0.8 for both), "compiled" (0 for both: today's compiled graphs), a number or scalar array for
+        overlap: None (one kernel: 0.8 for both; see `default_overlap`), "compiled" (0 for both: today's compiled graphs), a number or scalar array for
             both, or {"engines": number, "collectives": number}; a level left out is that of None.
 
     Returns:

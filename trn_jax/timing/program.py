@@ -51,6 +51,21 @@ class Loop:
     carried: tuple[tuple[tuple[int, ...], int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """How rows run whose schedule is given, as that of a `trn_jax.kernel` is.
+
+    Attributes:
+        lanes: Per row, what runs its rows in order: the engine, or one of several DMA queues, which share the rate of the engines.
+        sbuf_bytes: Most bytes of SBUF in use at one time, all partitions.
+        psum_bytes: Of PSUM.
+    """
+
+    lanes: tuple[str, ...]
+    sbuf_bytes: float
+    psum_bytes: float
+
+
 class Origin(Protocol):
     """What a Program was made from, so that it can be made again with other passes."""
 
@@ -72,6 +87,7 @@ class Structure:
     functions: tuple[str, ...] = ()  # per row, as `Instruction.function`; these two are what a cost may look at besides `narrow`
     operand_formats: tuple[tuple[str, ...], ...] = ()
     origin: Origin | None = field(default=None, compare=False, repr=False)
+    issued: Issued | None = None  # of a kernel: every row waits for whole results, and nothing is left to the scheduler
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles all but the traced function, which holds code of JAX: other passes need a new trace."""

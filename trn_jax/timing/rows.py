@@ -16,7 +16,7 @@ from trn_jax.graph.instruction import WORK_FIELDS, Instruction, Work
 from trn_jax.timing.blocking import reread_pieces
 from trn_jax.timing.flatten import LONGEST_ROW_BYTES
 from trn_jax.timing.memory import TINY_BYTES, Level, plan_traffic
-from trn_jax.timing.program import Loop, Origin, Program, Row, Structure
+from trn_jax.timing.program import Issued, Loop, Origin, Program, Row, Structure
 from trn_jax.timing.residency import ALWAYS, NEVER, Room
 from trn_jax.timing.stream import Block, Carry, Items, Step, Stream, writes_of
 
@@ -27,23 +27,35 @@ def build_program(stream: Stream, origin: Origin | None = None) -> Program:
     """The program of a stream: its steps and its memory traffic as rows of a table."""
     writer = _Writer(stream)
     writer.write_program()
-    rows = writer.rows
+    return assemble(writer.rows, writer.extra, writer.loops, origin=origin)
+
+
+def assemble(
+    rows: Sequence[Row],
+    extra: Sequence[tuple[float, float, float, float]],
+    loops: Sequence[Loop],
+    *,
+    origin: Origin | None = None,
+    issued: Issued | None = None,
+) -> Program:
+    """The program of finished rows; `extra` has `reuse_bytes`, `reuse_slope`, `hbm` and `trips` of each."""
     instructions = [row.instruction for row in rows]
     structure = Structure(
         engines=tuple("loop" if i is None else i.engine for i in instructions),
         kinds=tuple("loop" if i is None else i.kind for i in instructions),
         narrow=tuple(i is not None and i.narrow for i in instructions),
         waits=tuple(row.waits for row in rows),
-        loops=tuple(writer.loops),
+        loops=tuple(loops),
         rows=tuple(rows),
         functions=tuple("" if i is None else i.function for i in instructions),
         operand_formats=tuple(() if i is None else i.operand_formats for i in instructions),
         origin=origin,
+        issued=issued,
     )
     works = [Work() if i is None else i.work for i in instructions]
     table = {name: np.array([getattr(work, name) for work in works], np.float64) for name in WORK_FIELDS}
-    extra = np.array(writer.extra, np.float64).reshape(len(rows), 4)
-    table |= {name: extra[:, column].copy() for column, name in enumerate(("reuse_bytes", "reuse_slope", "hbm", "trips"))}
+    numbers = np.array(extra, np.float64).reshape(len(rows), 4)
+    table |= {name: numbers[:, column].copy() for column, name in enumerate(("reuse_bytes", "reuse_slope", "hbm", "trips"))}
     return Program(structure=structure, table=table)
 
 

@@ -22,10 +22,11 @@ from trn_jax.graph.instruction import ENGINES
 from trn_jax.timing.cost import Table, positions, price
 from trn_jax.timing.exact import in_float64
 from trn_jax.timing.intervals import add_intervals, serial_rows
-from trn_jax.timing.overlap import SERIAL, mixture
+from trn_jax.timing.overlap import SERIAL, default_overlap, mixture
 from trn_jax.timing.plan import main_plan
 from trn_jax.timing.program import Program, Structure
 from trn_jax.timing.recurrence import run
+from trn_jax.timing.shared_rate import shared_s
 from trn_jax.timing.smoothing import is_hard, smooth_max_over, width
 
 
@@ -78,7 +79,7 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
         raise ProgramError(f"dtype = {name!r}: times are computed in 'float64' (exact) or 'float32' (sweeps of many chips).")
     if isinstance(smoothing, (int, float, np.generic)) and not 0 <= float(smoothing) <= 1:
         raise ProgramError(f"smoothing = {float(smoothing):g}: give 0 for exact times, or up to 1; 0.01 to 0.1 are usual.")
-    weights = mixture(overlap, "collective" in program.structure.engines)
+    weights = mixture(default_overlap(overlap, program), "collective" in program.structure.engines)
     leaves, treedef = jax.tree.flatten((program, chip, smoothing, weights))
     traced = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
     returned = jax.dtypes.canonicalize_dtype(float)
@@ -108,7 +109,7 @@ def total(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any],
             result = result + weight * _serial(structure, table, repeats)
         else:
             filled, _ = add_intervals(structure, mode, table, trips, hard, smoothing)
-            result = result + weight * _last(structure, mode, filled, hard, smoothing)
+            result = result + weight * _last(structure, mode, filled, trips, hard, smoothing)
     return result.reshape(shape)
 
 
@@ -124,7 +125,7 @@ def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, A
             ends, last, cycles = jnp.cumsum(serial, axis=0), serial.sum(0), iterations
         else:
             filled, cycles = add_intervals(structure, mode, table, trips, hard, smoothing)
-            ends, last = _ends(structure, mode, filled, hard, smoothing), _last(structure, mode, filled, hard, smoothing)
+            ends, last = _ends(structure, mode, filled, hard, smoothing), _last(structure, mode, filled, trips, hard, smoothing)
         end_s, total_s = end_s + weight * ends, total_s + weight * last
         intervals = [sum_s + weight * cycle for sum_s, cycle in zip(intervals, cycles, strict=True)]
     busy = {engine: [row for row, name in enumerate(structure.engines) if name == engine] for engine in ENGINES}
@@ -182,13 +183,15 @@ def _by_row(structure: Structure, seconds: Any) -> Any:
     return seconds[positions(structure)[:-1]]
 
 
-def _last(structure: Structure, mode: str, table: Table, hard: bool, smoothing: Any) -> Any:
-    """The end of the last row of any lane."""
+def _last(structure: Structure, mode: str, table: Table, trips: Any, hard: bool, smoothing: Any) -> Any:
+    """The end of the last row of any lane, which is not before all DMA queues together could be done."""
     plan = main_plan(structure, mode, "ends")
     if not len(plan):
         return jnp.zeros_like(table.gap[0])
     ends: Any = run(plan, hard, table, smoothing)
     ends = ends[:, 0, 0]
+    if structure.issued is not None:
+        ends = jnp.concatenate([ends, shared_s(structure, table, trips, 0, len(structure.engines))[None]])
     return smooth_max_over(ends, width(0.0 if hard else smoothing, ends.mean(0)))
 
 

@@ -68,7 +68,8 @@ class Builder:
                 self._row(row, [*waits, *carried.get(row, ())])
 
     def _lane(self, row: int) -> str:
-        engine = self.structure.engines[row]
+        issued = self.structure.issued
+        engine = self.structure.engines[row] if issued is None else issued.lanes[row]
         return "engines" if self.mode == "engines_in_turn" and engine != "collective" else engine
 
     def _lanes(self) -> list[str]:
@@ -91,9 +92,10 @@ class Builder:
         alone = self.mode == "collectives_alone" and lane == "collective"
         results = list(dict.fromkeys(self.last.values() if alone else waits))
         share = 1.0 / (1 + len(results))
-        results = self._join(results, row, share, alone, WAITS)
+        full = alone or self.structure.issued is not None
+        results = self._join(results, row, share, full, WAITS)
         previous = None if alone else self.last.get(lane)
-        step = Step(cost=row, scale=row, share=share, previous=previous, waits=results, full=alone, in_turn=lane == "engines")
+        step = Step(cost=row, scale=row, share=share, previous=previous, waits=results, full=full, in_turn=lane == "engines")
         self.made[row] = self._add(step)
         for blocked in self._lanes() if alone else [lane]:
             self.last[blocked] = self.made[row]
