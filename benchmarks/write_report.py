@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-SCRIPTS = ("emulation_overhead", "latency_throughput", "training_quality", "import_time")
+SCRIPTS = ("emulation_overhead", "observe_overhead", "latency_throughput", "training_quality", "import_time")
 MEANINGS = {
     "emulation_overhead": "A GPT step (d_model 256, 4 layers, 256 tokens, batch 8, AdamW) on the emulated Trainium2 against plain fp32 JAX",
+    "observe_overhead": "The same step under `find_nonfinite` against only emulated",
     "latency_throughput": "`latency` of one program over a batch of chips, float32",
     "import_time": "`import trn_jax` after `import jax`, in fresh processes",
     "training_quality": "What the preset `small` learns in bf16 on the emulated Trainium2",

@@ -128,8 +128,11 @@ def test_the_gradient_of_what_is_watched_keeps_the_users_rule():
         return x * x
 
     odd.defvjp(lambda x: (x * x, None), lambda _, ct: (7 * ct,))
-    outputs = lambda x: trn_jax.find_nonfinite(lambda x: odd(x) + jax.nn.relu(x), TRN2)(x).outputs
-    assert jax.jit(jax.grad(outputs))(jnp.float32(0)) == 7
+    body = lambda c, _: (odd(c) + jax.nn.relu(c), None)
+    outputs = lambda x: trn_jax.find_nonfinite(lambda x: jax.lax.scan(body, x, None, length=1)[0], TRN2)(x).outputs
+    batched = lambda x: jax.vmap(jax.grad(outputs))(x[None])[0]
+    for gradient in (jax.grad(outputs), jax.jit(jax.grad(outputs)), jax.grad(jax.jit(outputs)), batched):
+        assert gradient(jnp.float32(0)) == 7
 
 
 @pytest.mark.parametrize("check_vma", [True, False], ids=["vma", "no_vma"])

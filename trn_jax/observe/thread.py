@@ -9,7 +9,7 @@ So what a probe collects is ordinary data: jit, vmap and scan go around it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -71,14 +71,18 @@ class Thread(Control):
         self.watching = True
 
     @contextmanager
-    def inside(self, node: Node, *iteration: Any) -> Iterator[None]:
-        """While the body of `node` is evaluated, for a loop in this iteration."""
+    def at(self, path: tuple[Node, ...], iterations: tuple[Any, ...]) -> Iterator[None]:
+        """While what lies at `path` is evaluated."""
         before = self.path, self.iterations
-        self.path, self.iterations = (*self.path, node), (*self.iterations, *iteration)
+        self.path, self.iterations = path, iterations
         try:
             yield
         finally:
             self.path, self.iterations = before
+
+    def inside(self, node: Node, *iteration: Any) -> AbstractContextManager[None]:
+        """While the body of `node` is evaluated, for a loop in this iteration."""
+        return self.at((*self.path, node), (*self.iterations, *iteration))
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
@@ -172,23 +176,24 @@ class WatchedWalker(Walker):
         if node.ranks:
             return self.on_ranks(node, walker, inputs, stream)
 
+        thread, path = self.thread, (*self.thread.path, node)
+
         @jax.custom_jvp
-        def watched(state: Any, stream: Any, inner: list[Any]) -> tuple[list[Any], Any]:
-            self.thread.probe.state = state
-            with self.thread.inside(node):
+        def watched(state: Any, iterations: Any, stream: Any, inner: list[Any]) -> tuple[list[Any], Any]:
+            thread.probe.state = state
+            with thread.at(path, iterations):  # JAX may come back here when it differentiates
                 outputs = walker(node.body, inner, stream)
-            return outputs, self.thread.probe.state
+            return outputs, thread.probe.state
 
         @watched.defjvp
         def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
             _, state = watched(*primals)
-            _, stream, inner = primals
-
+            *_, stream, inner = primals
             rebuilt = lambda *operands: list(rebuild(Walker(walker.numerics), operands, stream))
-            outputs, directions = jax.jvp(rebuilt, tuple(inner), tuple(tangents[2]))
+            outputs, directions = jax.jvp(rebuilt, tuple(inner), tuple(tangents[-1]))
             return (outputs, state), (directions, jax.tree.map(_zero_tangent, state))
 
-        outputs, self.thread.probe.state = watched(self.thread.probe.state, stream, inputs)
+        outputs, thread.probe.state = watched(thread.probe.state, thread.iterations, stream, inputs)
         return outputs
 
     def on_ranks(self, node: Call, walker: WatchedWalker, inputs: list[Any], stream: Any) -> list[Any]:
