@@ -26,6 +26,7 @@ from trn_jax.errors import (
     TrainingError,
     TrnJaxError,
     UnsupportedError,
+    ValidationError,
 )
 from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import AutoCast, Numerics
@@ -69,6 +70,7 @@ __all__ = [
     "TrainingError",
     "TrnJaxError",
     "UnsupportedError",
+    "ValidationError",
     "Work",
     "bound",
     "cast_report",

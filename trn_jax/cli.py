@@ -11,9 +11,10 @@ from importlib import metadata
 
 from trn_jax.commands.chips import Chips
 from trn_jax.commands.train import Train
+from trn_jax.commands.validate import Validate
 from trn_jax.errors import TrnJaxError
 
-COMMANDS: dict[str, type] = {"train": Train, "chips": Chips}
+COMMANDS: dict[str, type] = {"train": Train, "chips": Chips, "validate": Validate}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -50,6 +50,10 @@ class TrainingError(TrnJaxError, ValueError):
     """A training run cannot start or go on: bad text, bad flags, or a checkpoint of another model."""
 
 
+class ValidationError(TrnJaxError, ValueError):
+    """A table of measurements cannot be read: names the file, the line and what is wrong with it."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence with the closest known name and the full list, for the end of an error message."""
     known = sorted(known)

@@ -1,0 +1,79 @@
+"""A row's time on its chip, by the most faithful path that the row gives figures for: counters, kernel, or plain function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trn_jax.chips import Chip, load_chip
+from trn_jax.errors import NoRuleError, UnsupportedError
+from trn_jax.software import Software, load_software
+from trn_jax.timing.bound import bound
+from trn_jax.timing.latency import latency
+from trn_jax.timing.program import Program
+from trn_jax.timing.trace import trace
+from trn_jax.validation.counters import has_counters, with_counted_bytes
+from trn_jax.validation.kernels import kernel_of
+from trn_jax.validation.measurement import Measurement
+from trn_jax.validation.sizes import Missing
+from trn_jax.validation.workloads import Workload, workload_of
+
+BENCHMARKS = ("nc_latency", "nki.benchmark")  # metrics taken on the host, which contain the launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Seconds of one row.
+
+    Attributes:
+        workload: What was traced.
+        path: "function", "kernel" or "counters".
+        latency_s: By that path.
+        function_s: By the plain function.
+        bound_s: Datasheet lower bound of the function.
+    """
+
+    workload: Workload
+    path: str
+    latency_s: float
+    function_s: float
+    bound_s: float
+
+
+@dataclass
+class Predictor:
+    """Predicts rows; functions that several rows share are traced and timed once."""
+
+    software: Software = field(default_factory=load_software)
+    chips: dict[str, Chip] = field(default_factory=dict)
+    programs: dict[Any, Program] = field(default_factory=dict)
+    times: dict[Any, tuple[float, float]] = field(default_factory=dict)
+
+    def predict(self, row: Measurement) -> Prediction:
+        """The time of a row.
+
+        Raises:
+            Missing: With the figure that is missing.
+        """
+        if not row.preset:
+            raise Missing(f"a model of the chip {row.chip!r}" if row.chip else "the chip")
+        workload = workload_of(row)
+        chip = self.chips.setdefault(row.preset, load_chip(row.preset))
+        key = (workload.name, workload.function, workload.args)
+        if key not in self.programs:
+            try:
+                self.programs[key] = trace(workload.function, *workload.args)
+            except (NoRuleError, UnsupportedError) as error:
+                raise Missing(f"a rule: {error}") from error
+        program = self.programs[key]
+        if (key, row.preset) not in self.times:
+            self.times[key, row.preset] = float(latency(program, chip)), float(bound(program, chip))
+        function_s, bound_s = self.times[key, row.preset]
+        launch_s = self.software.launch_s if row.text("metric").startswith(BENCHMARKS) else 0.0
+        path, seconds = "function", function_s
+        kernel = kernel_of(row, workload)
+        if has_counters(row.extra):
+            path, seconds = "counters", float(latency(with_counted_bytes(program, chip, row.extra), chip))
+        elif kernel is not None:
+            path, seconds = "kernel", float(latency(trace(kernel[0], *kernel[1]), chip))
+        return Prediction(workload=workload, path=path, latency_s=seconds + launch_s, function_s=function_s + launch_s, bound_s=bound_s)

@@ -1,0 +1,58 @@
+"""The sizes of a published row: its columns, and the numbers in its `shape` text, under the names they are given there.
+
+"batch1 seq512 channels256 state16"   {"B": 16, "K": 64}   "N1 Cin256 Cout256 224x224 k3"   "(1,512,1024)x384"   "n=25600"
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from trn_jax.validation.measurement import Measurement
+
+COLUMNS = ("M", "K", "N", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "bytes", "ranks", "n_nodes")
+_NAMED = re.compile(r"([A-Za-z_]+)[ =]?(\d+)(?![\dx])")
+_NUMBERS = re.compile(r"\d+")
+
+
+class Missing(Exception):  # noqa: N818  (not an error of the user: the reason why a row is listed and not predicted)
+    """A row cannot be built; the text is what is missing, or why it is no workload of one core."""
+
+
+class Sizes(dict[str, int]):
+    """Sizes by name; asking for one that is not there says so in the words of a report."""
+
+    def __missing__(self, name: str) -> int:
+        raise Missing(f"the size {name}")
+
+    def first(self, *names: str) -> int:
+        """The first of several names that is there."""
+        return next((self[name] for name in names if name in self), 0) or self[names[0]]
+
+
+def sizes_of(row: Measurement) -> Sizes:
+    """All sizes of a row; those of its columns win over those in its text."""
+    text = row.text("shape")
+    sizes = Sizes(_from_json(text) if text.startswith("{") else {name: int(size) for name, size in _NAMED.findall(text)})
+    for name in COLUMNS:
+        number = row.text(name)
+        if number:
+            try:
+                sizes[name] = int(float(number))
+            except ValueError as error:
+                raise Missing(f"the size {name}: {number!r} is no number") from error
+    return sizes
+
+
+def numbers_of(row: Measurement) -> list[int]:
+    """The bare numbers of the `shape` text, in order."""
+    return [int(number) for number in _NUMBERS.findall(row.text("shape"))]
+
+
+def _from_json(text: str) -> dict[str, int]:
+    try:
+        found: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Missing(f"the shape: {text!r} is no JSON") from error
+    return {name: int(size) for name, size in found.items() if isinstance(size, (int, float))}
