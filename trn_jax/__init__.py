@@ -31,6 +31,7 @@ from trn_jax.errors import (
 from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import AutoCast, Numerics
 from trn_jax.graph.rules import register_rule
+from trn_jax.kernels import kernel
 from trn_jax.numerics import ActivationTable, round_to
 from trn_jax.observe.compare import Comparison, compare_exact
 from trn_jax.observe.nonfinite import NonFinite, find_nonfinite
@@ -81,6 +82,7 @@ __all__ = [
     "estimate",
     "faults",
     "find_nonfinite",
+    "kernel",
     "latency",
     "leaf_paths",
     "list_chips",

@@ -21,5 +21,5 @@ def shared_s(structure: Structure, table: Table, trips: Any, begin: int, end: in
     for loop in structure.loops:
         if begin <= loop.begin and loop.end < end:
             inside = ((rows >= loop.begin) & (rows < loop.end))[:, None]
-            repeats = repeats * (1 + inside * (trips[loop.end] - 1))
+            repeats = repeats * (1 + inside * (trips[loop.end][None] - 1))
     return (table.occupancy[positions(structure)[rows]] * repeats).sum(0)

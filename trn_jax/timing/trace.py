@@ -12,6 +12,7 @@ from trn_jax._compat import trace_graph
 from trn_jax.errors import ProgramError
 from trn_jax.graph.graph import Graph
 from trn_jax.graph.numerics import AutoCast, Numerics
+from trn_jax.kernels import Kernel
 from trn_jax.timing.flatten import flatten
 from trn_jax.timing.live import live
 from trn_jax.timing.passes import DEFAULT, apply_passes, checked_passes
@@ -35,7 +36,8 @@ def trace(
     size of SBUF at once, so the same program serves all chips.
 
     Args:
-        f: A JAX function, an `emulate`d one (then its own auto-cast and formats hold), a jitted one, or a callable module.
+        f: A JAX function, an `emulate`d one (then its own auto-cast and formats hold), a jitted one, or a callable module; or a
+            `trn_jax.kernel`, which keeps its own schedule (no passes).
         *args: Arrays, `jax.ShapeDtypeStruct`s or trees of them; only shapes and dtypes matter. Other leaves are static.
         trip_count: Iterations of `while` loops: one number for all, or a dict from a part of the loop's source line or
             jax.named_scope to its number. Scans know theirs.
@@ -55,6 +57,12 @@ def trace(
     Units: bytes and counts. Gradient: none (a Program is data); `latency` is differentiable in chip and table.
     Basis: see the rules, `timing.memory` and `timing.passes`.
     """
+    if isinstance(f, Kernel):
+        if trip_count is not None or autocast is not None:
+            raise ProgramError(
+                f"trip_count= and autocast= are for traced functions; the kernel {f.name} has its own loops and formats. Leave them out."
+            )
+        return f.program(*args, **kwargs)
     if not callable(f):
         raise ProgramError(
             f"trace takes a function and its arguments, but its first argument is {f!r}. Give the function itself, not its result."
