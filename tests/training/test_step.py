@@ -37,7 +37,9 @@ def test_on_the_ideal_chip_the_step_equals_plain_jax_bit_for_bit():
     assert here.step == 2
 
 
-@pytest.mark.parametrize("name", ["bf16", pytest.param("bf16-sr", marks=pytest.mark.slow), "bf16-master"])
+@pytest.mark.parametrize(
+    "name", ["bf16", pytest.param("bf16-sr", marks=pytest.mark.slow), "bf16-master", pytest.param("fp16", marks=pytest.mark.slow), "fp8"]
+)
 def test_weights_keep_their_dtype_and_moments_are_float32(name):
     recipe, step, state = build(name)
     after, metrics = jax.jit(emulate_step(step, trn_jax.load_chip("trainium2"), recipe))(state, BATCH)

@@ -28,6 +28,8 @@ class TrainOptions:
         validate_every: Steps between looks at the validation loss; there is always one at the end.
         learning_rate: Peak learning rate instead of the preset's.
         batch_size: Sequences per step instead of the preset's.
+        accumulate: Parts that a step's batch is cut into; their gradients are summed in fp32, with the memory of one part.
+        dropout: Probability of dropping an activation instead of the preset's.
         seed: Seed of the first weights, of the order of the data and of the sample.
         sample_bytes: Bytes of text to write at the end; 0 writes none.
         temperature: Temperature of that text.
@@ -50,6 +52,8 @@ class TrainOptions:
     validate_every: int = 100
     learning_rate: float | None = None
     batch_size: int | None = None
+    accumulate: int = 1
+    dropout: float | None = None
     seed: int = 0
     sample_bytes: int = 300
     temperature: float = 0.8
@@ -57,13 +61,16 @@ class TrainOptions:
     plot: bool = True
 
     def __post_init__(self) -> None:
-        at_least = {"steps": 1, "checkpoint_every": 1, "validate_every": 1, "batch_size": 1, "seed": 0, "sample_bytes": 0, "top_k": 1}
+        at_least = {name: 1 for name in ("steps", "checkpoint_every", "validate_every", "batch_size", "accumulate", "top_k")}
+        at_least |= {"seed": 0, "sample_bytes": 0}
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise TrainingError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
         if self.seed >= 2**32:
             raise TrainingError(f"--seed is {self.seed}; it must be below 2^32.")
+        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
+            raise TrainingError(f"--dropout is {self.dropout}; it must be at least 0 and below 1.")
         if not self.temperature >= 0.0:
             raise TrainingError(f"--temperature is {self.temperature}; it must be at least 0.")
         if self.resume and self.out is None:

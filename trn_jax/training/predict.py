@@ -9,7 +9,6 @@ import jax
 
 import trn_jax
 from trn_jax.training.parts import parts_text
-from trn_jax.training.step import autocast
 
 if TYPE_CHECKING:
     from trn_jax.training.setup import Setup
@@ -39,7 +38,7 @@ def predict_step(setup: Setup) -> Prediction:
         NoRuleError, UnsupportedError: The step holds an operation that cannot be timed.
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (setup.state, setup.batch(0)))
-    program = trn_jax.trace(setup.pure_step, *shapes, autocast=autocast(setup.recipe))
+    program = trn_jax.trace(setup.pure_step, *shapes, autocast=setup.recipe.autocast)
     report = trn_jax.estimate(program, setup.chip, overlap="compiled")
     serial_s, overlapped_s = report.latency_s, report.concurrent_s
     tokens = setup.batch_size * setup.model.max_tokens

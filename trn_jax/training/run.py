@@ -208,7 +208,7 @@ def _steps(
             state, metrics = compiled(state, jnp.asarray(setup.batch(step)))
             record: dict[str, Any] = {"step": step, **{name: float(value) for name, value in metrics.items()}}
             busy_s += time.perf_counter() - began
-            _require_finite(record, options)
+            _require_finite(record, setup)
             done = step + 1
             if done % options.validate_every == 0:
                 record["validation_loss"] = validate(state)
@@ -224,12 +224,18 @@ def _steps(
     return state, compile_s, tokens_per_step * (setup.steps - start) / busy_s
 
 
-def _require_finite(record: dict[str, Any], options: TrainOptions) -> None:
+def _require_finite(record: dict[str, Any], setup: Setup) -> None:
+    """Raises unless the step went well, or was left out because its loss scale was too large."""
+    scaling = setup.recipe.loss_scaling
+    too_large = scaling is not None and record["loss_scale"] > scaling.minimum
+    if too_large and math.isfinite(record["loss"]) and not math.isfinite(record["gradient_norm"]):
+        record["gradient_norm"] = None  # JSON has no infinity
+        return
     for name in ("loss", "gradient_norm"):
         if not math.isfinite(record[name]):
             raise TrainingError(
                 f"At step {record['step']} the {name.replace('_', ' ')} is {record[name]}: the run has diverged. Try a lower "
-                f"--learning-rate or another --precision than {options.precision}."
+                f"--learning-rate or another --precision than {setup.options.precision}."
             )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import trn_jax
+from trn_jax.errors import TrainingError
 from trn_jax.models.config import GPTConfig
 from trn_jax.models.functional import Apply, Params, split_model
 from trn_jax.models.gpt import GPT
@@ -86,14 +87,20 @@ def set_up(options: TrainOptions) -> Setup:
     preset, recipe = get_preset(options.preset), get_recipe(options.precision)
     chip = trn_jax.load_chip(options.chip)
     model = preset.model.replace(vocab_size=VOCABULARY, compute_dtype=recipe.compute_dtype)
+    if options.dropout is not None:
+        model = model.replace(dropout=options.dropout)
     text = load_text(options.text, model.max_tokens)
     scalars = preset.optimizer
     if options.learning_rate is not None:
         scalars = dataclasses.replace(scalars, learning_rate=options.learning_rate)
     batch_size = options.batch_size or preset.batch_size
+    if batch_size % options.accumulate:
+        raise TrainingError(
+            f"A step of {batch_size} sequences does not divide into --accumulate {options.accumulate} parts. Make --batch-size a multiple."
+        )
     apply, params = split_model(GPT(model, seed=options.seed))
     optimizer = make_optimizer(scalars)
-    pure_step = make_step(apply, optimizer, recipe, dropout_seed=options.seed if model.dropout else None)
+    pure_step = make_step(apply, optimizer, recipe, dropout_seed=options.seed if model.dropout else None, parts=options.accumulate)
     identity = {
         "preset": options.preset,
         "model": dataclasses.asdict(model),
@@ -104,6 +111,7 @@ def set_up(options: TrainOptions) -> Setup:
         "text": {"size_bytes": text.size_bytes, "sha256": text.sha256},
         "optimizer": dataclasses.asdict(scalars),
         "batch_size": batch_size,
+        "accumulate": options.accumulate,
         "seed": options.seed,
     }
     return Setup(
