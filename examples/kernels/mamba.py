@@ -1,0 +1,52 @@
+"""The selective scan of Mamba: channels in partitions, time along the free axis, one state after the other.
+
+h_t = exp(delta_t a) h_(t-1) + delta_t u_t b_t          y_t = sum over states of c_t h_t
+"""
+
+import jax
+import jax.numpy as jnp
+
+import trn_jax as trn
+
+CHANNELS = 128
+
+
+@trn.kernel
+def selective_scan(nc, delta, u, a, b, c, steps: int = 512):
+    """y [channels, time] of delta and u [channels, time], a [channels, states], b and c [states, time].
+
+    Channels are a multiple of 128, time of `steps`: how many steps one instruction takes.
+    """
+    (channels, time), states = delta.shape, a.shape[1]
+    steps = min(steps, time)
+    out = nc.ndarray((channels, time), delta.dtype, buffer="hbm")
+    for i in nc.affine_range(channels // CHANNELS):
+        part = slice(i * CHANNELS, (i + 1) * CHANNELS)
+        delta_tile, u_tile, a_tile = nc.load(delta[part, :]), nc.load(u[part, :]), nc.load(a[part, :])
+        y = nc.memset(nc.ndarray((CHANNELS, time), name="y"), 0.0)
+        scaled = nc.tensor_tensor(delta_tile, u_tile, "multiply")
+        for s in nc.sequential_range(states):
+            state = nc.memset(nc.ndarray((CHANNELS, 1), name="state"), 0.0)
+            for t in range(time // steps):
+                now = slice(t * steps, (t + 1) * steps)
+                b_tile = nc.load(b[s : s + 1, now], partitions=CHANNELS, queue="scalar")
+                c_tile = nc.load(c[s : s + 1, now], partitions=CHANNELS, queue="gpsimd")
+                decay = nc.activation("exp", delta_tile[:, now], scale=a_tile[:, s : s + 1])
+                driven = nc.tensor_tensor(scaled[:, now], b_tile, "multiply")
+                h = nc.tensor_tensor_scan(decay, driven, state, "multiply", "add")
+                nc.tensor_copy(h[:, steps - 1 : steps], dst=state, engine="scalar")
+                nc.tensor_tensor(y[:, now], nc.tensor_tensor(h, c_tile, "multiply"), "add", dst=y[:, now])
+        nc.store(out[part, :], y if y.dtype == out.dtype else nc.tensor_copy(y, dtype=out.dtype))
+    return out
+
+
+def plain(delta, u, a, b, c):
+    """The same in JAX."""
+
+    def step(h, now):
+        delta_t, u_t, b_t, c_t = now
+        h = jnp.exp(delta_t[:, None] * a) * h + (delta_t * u_t)[:, None] * b_t[None, :]
+        return h, jnp.sum(h * c_t[None, :], axis=1)
+
+    _, y = jax.lax.scan(step, jnp.zeros(a.shape, jnp.float32), (delta.T, u.T, b.T, c.T))
+    return y.T.astype(delta.dtype)
