@@ -167,6 +167,8 @@ class Builder:
 
     def graph(self, jaxpr: Any, consts: Sequence[Any]) -> Graph:
         values: dict[Any, Value] = {}
+        if len(jaxpr.constvars) < len(consts):  # since jax 0.12 constants without a value are leading inputs
+            jaxpr = jaxpr.with_consts(consts)
 
         def fresh(var: Any) -> Value:
             value = Value(var.aval)

@@ -124,3 +124,18 @@ def test_functions_with_rules_of_their_own_keep_their_derivatives_in_every_jax(f
     emulated = trn_jax.emulate(fn, trn_jax.load_chip("trainium2"))
     for derivative in (jax.grad, jax.jacfwd):
         np.testing.assert_allclose(derivative(emulated)(x), derivative(fn)(x), rtol=1e-6)
+
+
+def test_a_custom_rule_that_captures_an_array_is_differentiated_in_every_jax():
+    scale = jnp.array([2.0, 3.0])
+
+    @jax.custom_vjp
+    def scaled(x):
+        return x * scale
+
+    scaled.defvjp(lambda x: (x * scale, None), lambda _, cotangent: (5 * cotangent * scale,))
+    loss = jax.jit(lambda x: jnp.sum(jax.jit(scaled)(x) ** 2))
+    x = jnp.array([1.0, -1.0])
+    np.testing.assert_array_equal(jax.grad(trn_jax.emulate(loss, TRN2))(x), jax.grad(loss)(x))
+    shifted = lambda shift: jnp.sum(scaled(x + shift))
+    np.testing.assert_array_equal(jax.jit(jax.grad(trn_jax.emulate(shifted, TRN2)))(1.0), jax.grad(shifted)(1.0))
