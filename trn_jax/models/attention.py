@@ -1,15 +1,18 @@
 """Causal multi-head attention, with key/value heads shared by groups of query heads.
 
-`out = softmax(mask(Q K^T / sqrt(e))) V` per head of width e. The softmax is taken in float32.
+`out = softmax(mask(Q K^T / sqrt(e))) V` per head of width e. The softmax is taken in float32. A decode step has one query and looks
+at a cache of the keys and values before it.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from trn_jax.models.config import GPTConfig
 from trn_jax.models.linear import Linear
@@ -34,11 +37,20 @@ def mask_scores(scores: Float[Array, "*shape"], allowed: Bool[Array, "*allowed"]
     return jnp.where(jnp.broadcast_to(allowed, scores.shape), scores, jnp.asarray(MASKED_SCORE, scores.dtype))
 
 
-def rotate(x_BTHE: Float[Array, "B T H E"], base: float = 10_000.0) -> Float[Array, "B T H E"]:
-    """Rotary positions: feature pair i of position t turns by the angle `t base^(-2 i / e)`."""
+class KVCache(NamedTuple):
+    """Keys and values of one layer, for every place of a sequence; places not yet decoded are never looked at."""
+
+    key_BSKE: Float[Array, "B S K E"]
+    value_BSKE: Float[Array, "B S K E"]
+
+
+def rotate(x_BTHE: Float[Array, "B T H E"], base: float = 10_000.0, first: int | Int[Array, ""] = 0) -> Float[Array, "B T H E"]:
+    """Rotary positions: feature pair i of position t turns by the angle `t base^(-2 i / e)`; the first token is at place `first`."""
     tokens, half = x_BTHE.shape[1], x_BTHE.shape[3] // 2
-    angle_TE = np.arange(tokens)[:, None] * base ** (-np.arange(half) / half)
-    cos_1T1E, sin_1T1E = (jnp.asarray(f(angle_TE)[None, :, None, :], jnp.float32) for f in (np.cos, np.sin))
+    frequency_E = base ** (-np.arange(half) / half)
+    numpy: Any = np if isinstance(first, int) else jnp  # places known beforehand are rotated in float64
+    angle_TE = (first + numpy.arange(tokens))[:, None] * numpy.asarray(frequency_E)[None]
+    cos_1T1E, sin_1T1E = (jnp.asarray(f(angle_TE)[None, :, None, :], jnp.float32) for f in (numpy.cos, numpy.sin))
     first, second = jnp.split(x_BTHE.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos_1T1E - second * sin_1T1E, second * cos_1T1E + first * sin_1T1E], axis=-1)
     return turned.astype(x_BTHE.dtype)
@@ -60,16 +72,39 @@ class Attention(nnx.Module):
     def __call__(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Returns what attention adds to the residual stream."""
         with jax.named_scope("attention"):
-            config, (batch, tokens, _) = self.config, x_BTD.shape
-            kv_heads, group = config.kv_heads, config.n_heads // config.kv_heads
-            q_BTHE = self.query(x_BTD).reshape(batch, tokens, config.n_heads, config.d_head)
-            k_BTKE = self.key(x_BTD).reshape(batch, tokens, kv_heads, config.d_head)
-            v_BTKE = self.value(x_BTD).reshape(batch, tokens, kv_heads, config.d_head)
-            if config.positions == "rotary":
-                q_BTHE, k_BTKE = rotate(q_BTHE), rotate(k_BTKE)
-            q_BTKGE = (q_BTHE * config.d_head**-0.5).reshape(batch, tokens, kv_heads, group, config.d_head)
-            scores_BKGTS = jnp.einsum("btkge,bske->bkgts", q_BTKGE, k_BTKE).astype(jnp.float32)
+            q_BTHE, k_BTKE, v_BTKE = self._heads(x_BTD, 0)
+            tokens = x_BTD.shape[1]
             causal_TS = jnp.arange(tokens)[:, None] >= jnp.arange(tokens)[None, :]
-            weights_BKGTS = jax.nn.softmax(mask_scores(scores_BKGTS, causal_TS), axis=-1).astype(v_BTKE.dtype)
-            out_BTKGE = jnp.einsum("bkgts,bske->btkge", weights_BKGTS, v_BTKE)
-            return self.out(out_BTKGE.reshape(batch, tokens, config.n_heads * config.d_head))
+            return self._attend(q_BTHE, k_BTKE, v_BTKE, causal_TS)
+
+    def decode(self, x_B1D: Float[Array, "B 1 D"], cache: KVCache, position: Int[Array, ""]) -> tuple[Float[Array, "B 1 D"], KVCache]:
+        """What attention adds for the token at `position`, and the cache with that token in it."""
+        with jax.named_scope("attention"):
+            q_B1HE, k_B1KE, v_B1KE = self._heads(x_B1D, position)
+            cache = KVCache(*(_written(old, new, position) for old, new in zip(cache, (k_B1KE, v_B1KE), strict=True)))
+            seen_1S = jnp.arange(cache.key_BSKE.shape[1])[None, :] <= position
+            return self._attend(q_B1HE, *cache, seen_1S), cache
+
+    def _heads(self, x_BTD: Float[Array, "B T D"], first: int | Int[Array, ""]) -> tuple[Array, Array, Array]:
+        """Queries, keys and values by head, turned by their positions."""
+        config, (batch, tokens, _) = self.config, x_BTD.shape
+        q_BTHE = self.query(x_BTD).reshape(batch, tokens, config.n_heads, config.d_head)
+        k_BTKE = self.key(x_BTD).reshape(batch, tokens, config.kv_heads, config.d_head)
+        v_BTKE = self.value(x_BTD).reshape(batch, tokens, config.kv_heads, config.d_head)
+        if config.positions == "rotary":
+            q_BTHE, k_BTKE = (rotate(x, config.rotary_base, first) for x in (q_BTHE, k_BTKE))
+        return q_BTHE, k_BTKE, v_BTKE
+
+    def _attend(self, q_BTHE: Array, k_BSKE: Array, v_BSKE: Array, allowed_TS: Bool[Array, "T S"]) -> Float[Array, "B T D"]:
+        config, (batch, tokens, _, _) = self.config, q_BTHE.shape
+        group = config.n_heads // config.kv_heads
+        q_BTKGE = (q_BTHE * config.d_head**-0.5).reshape(batch, tokens, config.kv_heads, group, config.d_head)
+        scores_BKGTS = jnp.einsum("btkge,bske->bkgts", q_BTKGE, k_BSKE).astype(jnp.float32)
+        weights_BKGTS = jax.nn.softmax(mask_scores(scores_BKGTS, allowed_TS), axis=-1).astype(v_BSKE.dtype)
+        out_BTKGE = jnp.einsum("bkgts,bske->btkge", weights_BKGTS, v_BSKE)
+        return self.out(out_BTKGE.reshape(batch, tokens, config.n_heads * config.d_head))
+
+
+def _written(old_BSKE: Array, new_B1KE: Array, position: Int[Array, ""]) -> Array:
+    """The cache of keys or of values with one more place filled in."""
+    return jax.lax.dynamic_update_slice_in_dim(old_BSKE, new_B1KE.astype(old_BSKE.dtype), position, axis=1)

@@ -34,9 +34,11 @@ class GPTConfig:
             both have about as many weights.
         max_tokens: Longest sequence.
         positions: "learned" position vectors, or "rotary" rotation of queries and keys.
+        rotary_base: Of the wavelengths of rotary positions.
         activation: "gelu" (tanh form) or "swiglu".
         norm: "layer" (scale and bias) or "rms" (scale).
         tied_embeddings: The head uses the embedding table.
+        bias: Linear maps of the blocks have a bias.
         dropout: Probability of dropping an embedding, attention or MLP output; used only when the call gets a key.
         scan_layers: One `lax.scan` over stacked blocks instead of a chain of blocks: same values, shorter programs.
         remat: Recompute each block in the backward pass instead of keeping its activations.
@@ -55,9 +57,11 @@ class GPTConfig:
     d_ff: int | None = None
     max_tokens: int = 128
     positions: Positions = "rotary"
+    rotary_base: float = 10_000.0
     activation: Activation = "gelu"
     norm: Norm = "rms"
     tied_embeddings: bool = False
+    bias: bool = False
     dropout: float = 0.0
     scan_layers: bool = False
     remat: bool = False
@@ -85,6 +89,8 @@ class GPTConfig:
                 f"Rotary positions turn pairs of features, and a head has {self.d_head} (d_model {self.d_model} / n_heads {self.n_heads}); "
                 "make it even or use learned positions."
             )
+        if not self.rotary_base > 1.0:
+            raise ModelError(f"GPTConfig.rotary_base is {self.rotary_base!r}; it must be greater than 1, as 10000.0.")
         if not 0.0 <= self.dropout < 1.0:
             raise ModelError(f"GPTConfig.dropout is {self.dropout!r}; it must be at least 0 and below 1.")
         for name in ("param_dtype", "compute_dtype"):
@@ -123,6 +129,9 @@ class GPTConfig:
         width, norm = self.d_model, self.d_model * (2 if self.norm == "layer" else 1)
         attention = width * self.d_head * (2 * self.n_heads + 2 * self.kv_heads)
         mlp = width * self.hidden * (2 if self.activation == "gelu" else 3)
+        if self.bias:
+            attention += self.d_head * (self.n_heads + 2 * self.kv_heads) + width
+            mlp += self.hidden * (1 if self.activation == "gelu" else 2) + width
         embedding = self.vocab_size * width * (1 if self.tied_embeddings else 2)
         positions = self.max_tokens * width if self.positions == "learned" else 0
         return embedding + positions + self.n_layers * (attention + mlp + 2 * norm) + norm

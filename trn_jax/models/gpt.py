@@ -6,13 +6,15 @@ names in the jaxpr and reports are read by part.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from trn_jax.errors import ModelError
-from trn_jax.models.attention import Attention
+from trn_jax.models.attention import Attention, KVCache
 from trn_jax.models.config import GPTConfig
 from trn_jax.models.linear import Linear
 from trn_jax.models.mlp import MLP
@@ -44,6 +46,12 @@ class Block(nnx.Module):
         x_BTD = x_BTD + drop(self.attention(self.attention_norm(x_BTD)), self.dropout, attention_key)
         return x_BTD + drop(self.mlp(self.mlp_norm(x_BTD)), self.dropout, mlp_key)
 
+    def decode(self, x_B1D: Float[Array, "B 1 D"], cache: KVCache, position: Int[Array, ""]) -> tuple[Float[Array, "B 1 D"], KVCache]:
+        """The stream of one more token after this block, and the block's cache with that token in it."""
+        attended_B1D, cache = self.attention.decode(self.attention_norm(x_B1D), cache, position)
+        x_B1D = x_B1D + attended_B1D
+        return x_B1D + self.mlp(self.mlp_norm(x_B1D)), cache
+
 
 class GPT(nnx.Module):
     """The model. `split_model(model)` gives it as a pure function of its weights.
@@ -66,7 +74,7 @@ class GPT(nnx.Module):
         else:
             self.blocks = nnx.List([Block(config, key) for key in keys])
         self.final_norm = Normalise(config)
-        self.head = None if config.tied_embeddings else Linear(config.d_model, config.vocab_size, config, key=head_key)
+        self.head = None if config.tied_embeddings else Linear(config.d_model, config.vocab_size, config, key=head_key, bias=False)
 
     def __call__(self, tokens_BT: Int[Array, "B T"], *, dropout_key: PRNGKeyArray | None = None) -> Float[Array, "B T V"]:
         """Logits of the next token at every place.
@@ -87,14 +95,50 @@ class GPT(nnx.Module):
                 f"tokens have shape {tokens_BT.shape}; expected (batch, tokens) with at most max_tokens = {config.max_tokens} tokens."
             )
         keys = None if dropout_key is None else jax.random.split(dropout_key, config.n_layers + 1)
+        x_BTD = drop(self._embed(tokens_BT, None), config.dropout, None if keys is None else keys[-1])
+        return self._logits(self._run_blocks(x_BTD, None if keys is None else keys[:-1]))
+
+    def decode(
+        self, tokens_B1: Int[Array, "B 1"], caches: Sequence[KVCache], position: Int[Array, ""]
+    ) -> tuple[Float[Array, "B 1 V"], tuple[KVCache, ...]]:
+        """Logits after one more token, given the keys and values of those before it.
+
+        Args:
+            tokens_B1: The token at `position`, for each sequence.
+            caches: Of every layer; `empty_caches` makes them.
+            position: Its place, from 0; the same in all sequences. Past the end of the caches it counts as their last place.
+
+        Returns:
+            Logits of the next token, as the whole sequence would give them, and the caches with this token in them.
+
+        Raises:
+            ModelError: A model with `scan_layers`, or another number of caches than layers.
+        """
+        if isinstance(self.blocks, Block):
+            raise ModelError("decode needs its layers one by one; build the model with scan_layers=False, or use unstack_blocks.")
+        if len(caches) != len(self.blocks):
+            raise ModelError(f"decode got {len(caches)} caches for {len(self.blocks)} layers; make them with empty_caches(config, ...).")
+        x_B1D, updated = self._embed(tokens_B1, position), []
+        for index, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
+            with jax.named_scope(f"block{index}"):
+                x_B1D, cache = block.decode(x_B1D, cache, position)
+            updated.append(cache)
+        return self._logits(x_B1D), tuple(updated)
+
+    def _embed(self, tokens_BT: Int[Array, "B T"], first: Int[Array, ""] | None) -> Float[Array, "B T D"]:
+        """Tokens as vectors; `first` is the place of the first one, None for a sequence from its beginning."""
+        config, tokens = self.config, tokens_BT.shape[1]
         with jax.named_scope("embedding"):
             # Rows of length one, scaled so that each element of the stream starts near one.
             x_BTD = jnp.take(self.table_VD[...], tokens_BT, axis=0).astype(config.compute_dtype) * config.d_model**0.5
-            if self.position_TD is not None:
-                x_BTD = x_BTD + self.position_TD[None, : tokens_BT.shape[1]].astype(config.compute_dtype) * config.d_model**0.5
-            x_BTD = drop(x_BTD, config.dropout, None if keys is None else keys[-1])
-        x_BTD = self._run_blocks(x_BTD, None if keys is None else keys[:-1])
-        x_BTD = self.final_norm(x_BTD)
+            if self.position_TD is None:
+                return x_BTD
+            table_TD = self.position_TD[...]
+            place_TD = table_TD[:tokens] if first is None else jax.lax.dynamic_slice_in_dim(table_TD, first, tokens)
+            return x_BTD + place_TD[None].astype(config.compute_dtype) * config.d_model**0.5
+
+    def _logits(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        config, x_BTD = self.config, self.final_norm(x_BTD)
         with jax.named_scope("head"):
             if self.head is not None:
                 logits_BTV = self.head(x_BTD)
@@ -117,3 +161,9 @@ class GPT(nnx.Module):
             with jax.named_scope(f"block{index}"):
                 x_BTD = run(block, x_BTD, None if keys is None else keys[index])
         return x_BTD
+
+
+def empty_caches(config: GPTConfig, batch: int, tokens: int) -> tuple[KVCache, ...]:
+    """Caches of all layers for `batch` sequences of up to `tokens` tokens, in the compute dtype; zeros, which nothing looks at."""
+    shape = (batch, tokens, config.kv_heads, config.d_head)
+    return tuple(KVCache(*(jnp.zeros(shape, config.compute_dtype) for _ in range(2))) for _ in range(config.n_layers))
