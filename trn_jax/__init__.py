@@ -40,6 +40,7 @@ from trn_jax.report.estimate import estimate
 from trn_jax.report.report import Report
 from trn_jax.timing.bound import bound
 from trn_jax.timing.elasticity import elasticity
+from trn_jax.timing.energy import energy
 from trn_jax.timing.latency import latency
 from trn_jax.timing.program import Program
 from trn_jax.timing.trace import trace
@@ -78,6 +79,7 @@ __all__ = [
     "compare_exact",
     "elasticity",
     "emulate",
+    "energy",
     "engines",
     "estimate",
     "faults",

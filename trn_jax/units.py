@@ -5,6 +5,9 @@ _hz            Hz      -1
 _bytes_per_s   B/s     -1
 _s             s       +1
 _bytes         B        0
+_j             J        0        (energy is a unit of its own here)
+_j_per_byte    J/B      0
+_w             W       -1
 _cycles, _columns, nothing: a count or a share, 0
 """
 
@@ -15,20 +18,30 @@ KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
 KHZ, MHZ, GHZ = 1e3, 1e6, 1e9
 NS, US, MS = 1e-9, 1e-6, 1e-3
 
-_SUFFIXES = {"_bytes_per_s": "B/s", "_hz": "Hz", "_bytes": "B", "_cycles": "cycles", "_columns": "columns", "_s": "s"}
+_SUFFIXES = {
+    "_bytes_per_s": "B/s",
+    "_hz": "Hz",
+    "_bytes": "B",
+    "_cycles": "cycles",
+    "_columns": "columns",
+    "_s": "s",
+    "_j_per_byte": "J/B",
+    "_j": "J",
+    "_w": "W",
+}
 _BINARY = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
 _DECIMAL = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
 
 
 def unit_of(name: str) -> str:
-    """The unit a name ends in, as printed ("Hz", "B/s", "B", "s", "cycles", "columns"), or "" for counts and shares."""
+    """The unit a name ends in, as printed ("Hz", "B/s", "B", "s", "J", "W", "cycles", "columns"), or "" for counts and shares."""
     return next((unit for suffix, unit in _SUFFIXES.items() if name.endswith(suffix)), "")
 
 
 def time_power(name: str) -> int:
     """The power of seconds in a name's unit: `tensor.clock_hz` -1, `dma.latency_s` +1, `sbuf.size_bytes` 0."""
-    if name.endswith(("_hz", "_per_s")):
+    if name.endswith(("_hz", "_per_s", "_w")):
         return -1
     return 1 if name.endswith("_s") else 0
 
@@ -52,7 +65,7 @@ def format_quantity(value: float, unit: str) -> str:
         for scale, prefix in _DECIMAL:
             if size >= scale:
                 return f"{value / scale:.6g} {prefix}{unit}"
-    elif unit == "s":
+    elif unit in ("s", "J", "J/B"):
         for scale, prefix in _SMALL:
             if size >= scale * (1 - 1e-12):
                 return f"{value / scale:.6g} {prefix}s"

@@ -42,6 +42,7 @@ _COUNT = Range(1.0, 65536.0)
 _CYCLES = Range(0.0, 1e6)
 _TIME_S = Range(0.0, 1.0)
 _FACTOR = Range(0.0, 1024.0, above=True)
+_ENERGY_J = Range(0.0, 1e-3)
 
 RANGES: dict[str, Range] = {
     "cores": _COUNT,
@@ -91,6 +92,16 @@ RANGES: dict[str, Range] = {
     "link.bandwidth_bytes_per_s": _BANDWIDTH,
     "link.rate": _SHARE,
     "link.latency_s": _TIME_S,
+    "energy.mac_fp32_j": _ENERGY_J,
+    "energy.mac_16bit_j": _ENERGY_J,
+    "energy.mac_fp8_j": _ENERGY_J,
+    "energy.lane_op_j": _ENERGY_J,
+    "energy.sbuf_j_per_byte": _ENERGY_J,
+    "energy.psum_j_per_byte": _ENERGY_J,
+    "energy.hbm_j_per_byte": _ENERGY_J,
+    "energy.link_j_per_byte": _ENERGY_J,
+    "energy.static_w": Range(0.0, 1e6),
+    "energy.supply_share": _SHARE,
 }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trn_jax.chips.fields import BASES, RANGES, checked_formats, checked_number
-from trn_jax.chips.schema import Chip, Dma, GpSimd, Hbm, Link, Psum, Sbuf, Scalar, Tensor, Vector
+from trn_jax.chips.schema import Chip, Dma, Energy, GpSimd, Hbm, Link, Psum, Sbuf, Scalar, Tensor, Vector
 from trn_jax.errors import ChipError, did_you_mean
 from trn_jax.units import unit_of
 
@@ -32,6 +32,7 @@ _GROUPS = {
     "dma": Dma,
     "hbm": Hbm,
     "link": Link,
+    "energy": Energy,
 }
 _HEADER = ("name", "core", "base", "rounds", "formats", "psum_formats", "cores")
 _ENTRY_KEYS = ("value", "basis", "source", "note", "low", "high")
@@ -103,6 +104,11 @@ def load_chip(name_or_path: str | os.PathLike[str]) -> Chip:
         formats=values["formats"],
         psum_formats=about.psum_formats,
         cores=values["cores"],
+        uncertainty=tuple(
+            (path, entry.low / entry.value, entry.high / entry.value)
+            for path, entry in about.entries.items()
+            if path.startswith("energy.") and entry.low is not None and entry.high is not None and entry.value
+        ),
         **groups,
     )
 

@@ -135,6 +135,22 @@ class Link:
 
 
 @_record
+class Energy:
+    """Energy of what the chip does, and the power it draws doing nothing. AWS publishes none: see the sources in the chip files."""
+
+    mac_fp32_j: Leaf  # one multiply-add of the array, its registers included, by operand width
+    mac_16bit_j: Leaf
+    mac_fp8_j: Leaf
+    lane_op_j: Leaf  # one element through a lane of the Vector, Scalar or GpSimd Engine
+    sbuf_j_per_byte: Leaf  # read or written
+    psum_j_per_byte: Leaf
+    hbm_j_per_byte: Leaf  # both ends of the interface
+    link_j_per_byte: Leaf  # both ends of the cable
+    static_w: Leaf  # whole chip: leakage and clocks
+    supply_share: Leaf  # of the board's power that reaches the chip; everything else is divided by it
+
+
+@_record
 class Chip:
     """One Trainium chip, as one of its NeuronCores sees it.
 
@@ -154,11 +170,13 @@ class Chip:
     dma: Dma
     hbm: Hbm
     link: Link
+    energy: Energy
     name: str = static()
     core: str = static()  # "NeuronCore-v2", ...
     formats: tuple[str, ...] = static()  # number formats the Tensor Engine takes
     psum_formats: tuple[str, ...] = static(default=("fp32",))  # number formats PSUM accumulates in
     rounds: bool = static()  # False for `ideal`: values are those of plain JAX
+    uncertainty: tuple[tuple[str, float, float], ...] = static(default=())  # energy leaf, its low and high end over its value
 
     def replace(self, changes: Mapping[str, Any]) -> Chip:
         """A copy with some values changed, by dotted path: `chip.replace({"tensor.rows": 256.0})`.
