@@ -96,12 +96,13 @@ def test_a_function_emulated_inside_is_measured_with_its_own_formats():
 
 def test_ranks_count_together():
     mesh = jax.make_mesh((4,), ("ring",), axis_types=(jax.sharding.AxisType.Auto,))
-    f = jax.shard_map(lambda x: x * 1.01, mesh=mesh, in_specs=jax.P("ring"), out_specs=jax.P("ring"))
+    f = jax.shard_map(lambda x: x * 1.0078125, mesh=mesh, in_specs=jax.P("ring"), out_specs=jax.P("ring"))
     x = normal(6, 8)
-    (cast,) = jax.jit(trn_jax.cast_report(f, TRN2, autocast=ALL))(x)
-    exact = x * np.float32(1.01)
+    # The newest JAX converts the constant on its own first: the last cast is that of the product.
+    *_, cast = jax.jit(trn_jax.cast_report(f, TRN2, autocast=ALL))(x)
+    exact = x * np.float32(1.0078125)
     assert cast.max_abs_error == np.abs(bf16(exact) - exact).max()
-    (cast,) = trn_jax.cast_report(f, TRN2, autocast=trn_jax.AutoCast("all", "fp8_e4m3"))(jnp.full(8, 1e4))
+    *_, cast = trn_jax.cast_report(f, TRN2, autocast=trn_jax.AutoCast("all", "fp8_e4m3"))(jnp.full(8, 1e4))
     assert cast.overflows == 8
 
 
