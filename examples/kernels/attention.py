@@ -13,44 +13,50 @@ LOWEST = -3e38
 
 
 @trn.kernel
-def flash_attention(nc, q, k, v):
+def flash_attention(nc, q, k, v, group: int = 2):
     """softmax(q k^T / sqrt(d)) v of every head, without mask.
 
     q and k are [heads, d, length], so that they are ready for the array; v is [heads, length, d]; d is at most 128, lengths are
-    multiples of 128 (queries) and 512 (keys).
+    multiples of 128 `group` (queries) and 512 (keys). `group` tiles of queries take each step together: while one waits for the
+    Vector Engine, the Tensor Engine has another.
     """
     (heads, d, length), keys = q.shape, k.shape[2]
     scale = float(d) ** -0.5
     out = nc.ndarray((heads, length, d), q.dtype, buffer="hbm")
+
+    def each(step):
+        return [step(g) for g in range(group)]
+
+    def start(value, width, name):
+        return each(lambda g: nc.memset(nc.ndarray((QUERIES, width), name=name), value))
+
     for h in nc.affine_range(heads):
-        for i in nc.affine_range(length // QUERIES):
-            rows = slice(i * QUERIES, (i + 1) * QUERIES)
-            q_tile = nc.load(q[h, :, rows])
-            negative_maximum = nc.memset(nc.ndarray((QUERIES, 1), name="negative_maximum"), -LOWEST)
-            total = nc.memset(nc.ndarray((QUERIES, 1), name="total"), 0.0)
-            mixed = nc.memset(nc.ndarray((QUERIES, d), name="mixed"), 0.0)
+        for i in nc.affine_range(length // (group * QUERIES)):
+            rows = each(lambda g: slice((i * group + g) * QUERIES, (i * group + g + 1) * QUERIES))
+            q_tiles = each(lambda g: nc.load(q[h, :, rows[g]]))
+            negative_maximum, total, mixed = start(-LOWEST, 1, "negative_maximum"), start(0.0, 1, "total"), start(0.0, d, "mixed")
             for j in nc.sequential_range(keys // KEYS):
-                columns = slice(j * KEYS, (j + 1) * KEYS)
-                k_tile = nc.load(k[h, :, columns])
+                k_tile = nc.load(k[h, :, j * KEYS : (j + 1) * KEYS])
                 v_tile = nc.ndarray((TILE, KEYS // TILE, d), v.dtype, name="v_tile")
                 for p in range(KEYS // TILE):
-                    nc.load(v[h, j * KEYS + p * TILE : j * KEYS + (p + 1) * TILE, :], dst=v_tile[:, p, :], queue="scalar")
-                scores = nc.nc_matmul(q_tile, k_tile)
-                largest = nc.tensor_reduce("maximum", scores, dtype="float32")
-                lower = nc.tensor_scalar(largest, "multiply", -scale, "minimum", negative_maximum)
-                shrink = nc.activation("exp", nc.tensor_tensor(lower, negative_maximum, "subtract"))
-                weights, added = nc.activation_reduce("exp", scores, bias=lower, scale=scale, dtype=q.dtype)
-                nc.tensor_copy(lower, dst=negative_maximum)
-                nc.tensor_tensor(nc.tensor_scalar(total, "multiply", shrink), added, "add", dst=total)
-                product = nc.ndarray((QUERIES, d), buffer="psum", name="product")
-                turned = nc.ndarray((TILE, KEYS // TILE, QUERIES), q.dtype, "psum", name="turned")
+                    nc.load(v[h, j * KEYS + p * TILE : j * KEYS + (p + 1) * TILE, :], dst=v_tile[:, p, :], queue="sync:2")
+                scores = each(lambda g: nc.nc_matmul(q_tiles[g], k_tile, dst=nc.ndarray((QUERIES, KEYS), buffer="psum", buffers=1)))
+                largest = each(lambda g: nc.tensor_reduce("maximum", scores[g]))
+                lower = each(lambda g: nc.tensor_scalar(largest[g], "multiply", -scale, "minimum", negative_maximum[g]))
+                weights = each(lambda g: nc.activation_reduce("exp", scores[g], bias=lower[g], scale=scale, dtype=q.dtype))
+                shrink = each(lambda g: nc.activation("exp", negative_maximum[g], scale=-1.0, bias=lower[g]))
+                each(lambda g: nc.tensor_copy(lower[g], dst=negative_maximum[g]))
+                each(lambda g: nc.tensor_scalar(total[g], "multiply", shrink[g], "add", weights[g][1], dst=total[g]))
+                turned = each(lambda g: nc.ndarray((TILE, KEYS // TILE, QUERIES), q.dtype, "psum", buffers=1, name="turned"))
                 for p in range(KEYS // TILE):
-                    nc.nc_transpose(weights[:, p * TILE : (p + 1) * TILE], dst=turned[:, p, :])
-                turned = nc.tensor_copy(turned)
+                    each(lambda g: nc.nc_transpose(weights[g][0][:, p * TILE : (p + 1) * TILE], dst=turned[g][:, p, :]))
+                turned = each(lambda g: nc.tensor_copy(turned[g], engine="scalar" if g % 2 else "vector"))
+                product = each(lambda g: nc.ndarray((QUERIES, d), buffer="psum", buffers=1, name="product"))
                 for p in range(KEYS // TILE):
-                    nc.nc_matmul(turned[:, p, :], v_tile[:, p, :], dst=product)
-                nc.tensor_tensor(nc.tensor_scalar(mixed, "multiply", shrink), product, "add", dst=mixed)
-            nc.store(out[h, rows, :], nc.tensor_scalar(mixed, "multiply", nc.reciprocal(total), dtype=out.dtype))
+                    each(lambda g: nc.nc_matmul(turned[g][:, p, :], v_tile[:, p, :], dst=product[g]))
+                faded = each(lambda g: nc.tensor_scalar(mixed[g], "multiply", shrink[g]))
+                each(lambda g: nc.tensor_tensor(faded[g], product[g], "add", dst=mixed[g]))
+            each(lambda g: nc.store(out[h, rows[g], :], nc.tensor_scalar(mixed[g], "multiply", nc.reciprocal(total[g]), dtype=out.dtype)))
     return out
 
 

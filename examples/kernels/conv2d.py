@@ -30,16 +30,16 @@ def conv2d(nc, x, w, rows_per_load: int = 6):
         for c in range(tiles):
             first = i * rows_per_load
             nc.load(x[c * TILE : (c + 1) * TILE, first : first + rows_per_load + fh - 1, :], dst=image[:, c])
-        for o in range(c_out // TILE):
+        for o in nc.affine_range(c_out // TILE):
             result = nc.ndarray((TILE, rows_per_load, out_width), x.dtype, name="result")
-            for r in range(rows_per_load // rows):
+            for r in nc.affine_range(rows_per_load // rows):
                 total = nc.ndarray((TILE, rows, out_width), buffer="psum")
                 for c in range(tiles):
                     for a in range(fh):
                         for b in range(fw):
                             window = image[:, c, r * rows + a : r * rows + a + rows, b : b + out_width]
                             nc.nc_matmul(weights[:, c, a, b, o * TILE : (o + 1) * TILE], window, dst=total)
-                nc.tensor_copy(total, dst=result[:, r * rows : (r + 1) * rows, :])
+                nc.tensor_copy(total, dst=result[:, r * rows : r * rows + rows, :])
             nc.store(out[o * TILE : (o + 1) * TILE, first : first + rows_per_load, :], result)
     return out
 

@@ -15,22 +15,24 @@ CHANNELS = 128
 def selective_scan(nc, delta, u, a, b, c, steps: int = 512):
     """y [channels, time] of delta and u [channels, time], a [channels, states], b and c [states, time].
 
-    Channels are a multiple of 128, time of `steps`: how many steps one instruction takes.
+    Channels are a multiple of 128, time of `steps`: how many steps one instruction takes, at most 512. All in fp32.
     """
     (channels, time), states = delta.shape, a.shape[1]
     steps = min(steps, time)
     out = nc.ndarray((channels, time), delta.dtype, buffer="hbm")
+    ones = nc.memset(nc.ndarray((1, CHANNELS), name="ones"), 1.0)
     for i in nc.affine_range(channels // CHANNELS):
         part = slice(i * CHANNELS, (i + 1) * CHANNELS)
         delta_tile, u_tile, a_tile = nc.load(delta[part, :]), nc.load(u[part, :]), nc.load(a[part, :])
         y = nc.memset(nc.ndarray((CHANNELS, time), name="y"), 0.0)
-        scaled = nc.tensor_tensor(delta_tile, u_tile, "multiply")
+        scaled = nc.tensor_tensor(delta_tile, u_tile, "multiply", dst=u_tile)
         for s in nc.sequential_range(states):
             state = nc.memset(nc.ndarray((CHANNELS, 1), name="state"), 0.0)
-            for t in range(time // steps):
+            b_row, c_row = nc.load(b[s : s + 1, :], queue="scalar"), nc.load(c[s : s + 1, :], queue="gpsimd")
+            for t in nc.sequential_range(time // steps):
                 now = slice(t * steps, (t + 1) * steps)
-                b_tile = nc.load(b[s : s + 1, now], partitions=CHANNELS, queue="scalar")
-                c_tile = nc.load(c[s : s + 1, now], partitions=CHANNELS, queue="gpsimd")
+                b_tile = nc.nc_matmul(ones, b_row[:, now])  # the Tensor Engine copies a row to all partitions
+                c_tile = nc.nc_matmul(ones, c_row[:, now])
                 decay = nc.activation("exp", delta_tile[:, now], scale=a_tile[:, s : s + 1])
                 driven = nc.tensor_tensor(scaled[:, now], b_tile, "multiply")
                 h = nc.tensor_tensor_scan(decay, driven, state, "multiply", "add")
