@@ -101,16 +101,33 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
 @partial(jax.jit, static_argnames=("hard", "dtype"))
 def total(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Any:
     """Seconds until the last row has ended."""
-    structure = program.structure
     table, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
-    result = jnp.zeros(table.gap.shape[-1], dtype)
+    return _total(program.structure, table, trips, repeats, smoothing, weights, hard).reshape(shape)
+
+
+@partial(jax.jit, static_argnames=("hard", "dtype"))
+def critical(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Any:
+    """[rows, *batch] seconds that each row has on the critical paths of the schedules, in the proportion in which these count.
+
+    The total is made of maxima and sums of the table's seconds, so it is the sum of (its derivative in each of them) x (that many
+    seconds): what is not on a critical path has derivative 0. At a tie the sides share.
+    """
+    table, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
+    slopes = jax.grad(lambda t: _total(program.structure, t, trips, repeats, smoothing, weights, hard).sum())(table)
+    seconds = sum(slope * part for slope, part in zip(slopes[:3], table[:3], strict=True))
+    return _by_row(program.structure, seconds).reshape(len(program), *shape)
+
+
+def _total(structure: Structure, table: Table, trips: Any, repeats: Any, smoothing: Any, weights: dict[str, Any], hard: bool) -> Any:
+    """Seconds until the last row has ended, [lots]: the weighted mean of the schedules."""
+    result = jnp.zeros(table.gap.shape[-1], table.gap.dtype)
     for mode, weight in weights.items():
         if mode == SERIAL:
             result = result + weight * _serial(structure, table, repeats)
         else:
             filled, _ = add_intervals(structure, mode, table, trips, hard, smoothing)
             result = result + weight * _last(structure, mode, filled, trips, hard, smoothing)
-    return result.reshape(shape)
+    return result
 
 
 @partial(jax.jit, static_argnames=("hard", "dtype"))
