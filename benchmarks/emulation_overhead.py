@@ -29,13 +29,14 @@ CONFIG = GPTConfig(vocab_size=256, d_model=256, n_layers=4, n_heads=4, max_token
 BATCH, TOKENS = 8, 256
 
 
-def build() -> tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]:
-    """The plain training step, its arguments, and the loss."""
-    apply, params = split_model(GPT(CONFIG))
+def build(dtype: str = "float32") -> tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any]]:
+    """The plain training step, its arguments, and the loss; fp32 weights, read and computed with in `dtype`."""
+    apply, params = split_model(GPT(CONFIG.replace(compute_dtype=dtype)))
     optimizer = optax.adamw(3e-4)
 
     def loss(params: Any, batch: Any) -> Any:
-        return cross_entropy(apply(params, batch[:, :-1]), batch[:, 1:])
+        read = jax.tree.map(lambda weight: weight.astype(dtype), params)
+        return cross_entropy(apply(read, batch[:, :-1]), batch[:, 1:])
 
     def step(params: Any, moments: Any, batch: Any) -> Any:
         value, gradients = jax.value_and_grad(loss)(params, batch)
@@ -50,6 +51,7 @@ def variants(step: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """The steps that are timed; stochastic ones take a traced seed, as a training loop gives it."""
     chip = trn_jax.load_chip("trainium2")
     matmult, everything = trn_jax.AutoCast("matmult", "bf16"), trn_jax.AutoCast("all", "bf16")
+    fp8 = trn_jax.AutoCast("matmult", "fp8_e4m3", scaling="tensor", backward="fp8_e5m2")
 
     def stochastic(seed: Any, *args: Any) -> Any:
         options = {"autocast": everything, "rounding": "stochastic", "writes": "instruction", "fidelity": "tiled"}
@@ -60,6 +62,7 @@ def variants(step: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         "fused": trn_jax.emulate(step, chip, autocast=matmult, fidelity="fused"),
         "tiled": trn_jax.emulate(step, chip, autocast=matmult, fidelity="tiled"),
         "tiled_sr": stochastic,
+        "fp8": trn_jax.emulate(build("bfloat16")[0], chip, autocast=fp8, fidelity="fused"),
     }
 
 
@@ -126,6 +129,7 @@ def measure(repeats: int) -> dict[str, float]:
         "fused_ratio": ratio("fused"),
         "tiled_ratio": ratio("tiled"),
         "tiled_sr_ratio": ratio("tiled_sr"),
+        "fp8_ratio": ratio("fp8"),
         "compile_ratio": max(compile_s["fused"], compile_s["tiled"]) / compile_s["plain"],
         "compile_sr_ratio": compile_s["tiled_sr"] / compile_s["plain"],
         "plain_step_s": statistics.median(times["plain"]),
@@ -147,7 +151,8 @@ def main() -> None:
         return
     print(
         f"Emulated on Trainium2, the step takes {result['fused_ratio']:.2f} times plain JAX fused, {result['tiled_ratio']:.2f} tiled, "
-        f"{result['tiled_sr_ratio']:.2f} tiled with everything in stochastically rounded bf16; compiling takes "
+        f"{result['tiled_sr_ratio']:.2f} tiled with everything in stochastically rounded bf16, {result['fp8_ratio']:.2f} with scaled fp8 "
+        f"products and bf16 everywhere else; compiling takes "
         f"{result['compile_ratio']:.2f} times. Plain step: {result['plain_step_s']:.2f} s."
     )
 
