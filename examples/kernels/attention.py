@@ -21,42 +21,41 @@ def flash_attention(nc, q, k, v, group: int = 2):
     Vector Engine, the Tensor Engine has another.
     """
     (heads, d, length), keys = q.shape, k.shape[2]
-    scale = float(d) ** -0.5
+    scale, tiles = float(d) ** -0.5, range(group)
     out = nc.ndarray((heads, length, d), q.dtype, buffer="hbm")
-
-    def each(step):
-        return [step(g) for g in range(group)]
-
-    def start(value, width, name):
-        return each(lambda g: nc.memset(nc.ndarray((QUERIES, width), name=name), value))
-
     for h in nc.affine_range(heads):
         for i in nc.affine_range(length // (group * QUERIES)):
-            rows = each(lambda g: slice((i * group + g) * QUERIES, (i * group + g + 1) * QUERIES))
-            q_tiles = each(lambda g: nc.load(q[h, :, rows[g]]))
-            negative_maximum, total, mixed = start(-LOWEST, 1, "negative_maximum"), start(0.0, 1, "total"), start(0.0, d, "mixed")
+            rows = [slice((i * group + g) * QUERIES, (i * group + g + 1) * QUERIES) for g in tiles]
+            q_tiles = [nc.load(q[h, :, rows[g]]) for g in tiles]
+            negative_maximum = [nc.memset(nc.ndarray((QUERIES, 1)), -LOWEST) for _ in tiles]
+            total = [nc.memset(nc.ndarray((QUERIES, 1)), 0.0) for _ in tiles]
+            mixed = [nc.memset(nc.ndarray((QUERIES, d)), 0.0) for _ in tiles]
             for j in nc.sequential_range(keys // KEYS):
                 k_tile = nc.load(k[h, :, j * KEYS : (j + 1) * KEYS])
                 v_tile = nc.ndarray((TILE, KEYS // TILE, d), v.dtype, name="v_tile")
                 for p in range(KEYS // TILE):
                     nc.load(v[h, j * KEYS + p * TILE : j * KEYS + (p + 1) * TILE, :], dst=v_tile[:, p, :], queue="sync:2")
-                scores = each(lambda g: nc.nc_matmul(q_tiles[g], k_tile, dst=nc.ndarray((QUERIES, KEYS), buffer="psum", buffers=1)))
-                largest = each(lambda g: nc.tensor_reduce("maximum", scores[g]))
-                lower = each(lambda g: nc.tensor_scalar(largest[g], "multiply", -scale, "minimum", negative_maximum[g]))
-                weights = each(lambda g: nc.activation_reduce("exp", scores[g], bias=lower[g], scale=scale, dtype=q.dtype))
-                shrink = each(lambda g: nc.activation("exp", negative_maximum[g], scale=-1.0, bias=lower[g]))
-                each(lambda g: nc.tensor_copy(lower[g], dst=negative_maximum[g]))
-                each(lambda g: nc.tensor_scalar(total[g], "multiply", shrink[g], "add", weights[g][1], dst=total[g]))
-                turned = each(lambda g: nc.ndarray((TILE, KEYS // TILE, QUERIES), q.dtype, "psum", buffers=1, name="turned"))
+                scores = [nc.nc_matmul(q_tiles[g], k_tile, dst=nc.ndarray((QUERIES, KEYS), buffer="psum", buffers=1)) for g in tiles]
+                largest = [nc.tensor_reduce("maximum", scores[g]) for g in tiles]
+                lower = [nc.tensor_scalar(largest[g], "multiply", -scale, "minimum", negative_maximum[g]) for g in tiles]
+                weights = [nc.activation_reduce("exp", scores[g], bias=lower[g], scale=scale, dtype=q.dtype) for g in tiles]
+                shrink = [nc.activation("exp", negative_maximum[g], scale=-1.0, bias=lower[g]) for g in tiles]
+                for g in tiles:
+                    nc.tensor_copy(lower[g], dst=negative_maximum[g])
+                    nc.tensor_scalar(total[g], "multiply", shrink[g], "add", weights[g][1], dst=total[g])
+                turned = [nc.ndarray((TILE, KEYS // TILE, QUERIES), q.dtype, "psum", buffers=1) for _ in tiles]
                 for p in range(KEYS // TILE):
-                    each(lambda g: nc.nc_transpose(weights[g][0][:, p * TILE : (p + 1) * TILE], dst=turned[g][:, p, :]))
-                turned = each(lambda g: nc.tensor_copy(turned[g], engine="scalar" if g % 2 else "vector"))
-                product = each(lambda g: nc.ndarray((QUERIES, d), buffer="psum", buffers=1, name="product"))
+                    for g in tiles:
+                        nc.nc_transpose(weights[g][0][:, p * TILE : (p + 1) * TILE], dst=turned[g][:, p, :])
+                turned = [nc.tensor_copy(turned[g], engine="scalar" if g % 2 else "vector") for g in tiles]
+                product = [nc.ndarray((QUERIES, d), buffer="psum", buffers=1) for _ in tiles]
                 for p in range(KEYS // TILE):
-                    each(lambda g: nc.nc_matmul(turned[g][:, p, :], v_tile[:, p, :], dst=product[g]))
-                faded = each(lambda g: nc.tensor_scalar(mixed[g], "multiply", shrink[g]))
-                each(lambda g: nc.tensor_tensor(faded[g], product[g], "add", dst=mixed[g]))
-            each(lambda g: nc.store(out[h, rows[g], :], nc.tensor_scalar(mixed[g], "multiply", nc.reciprocal(total[g]), dtype=out.dtype)))
+                    for g in tiles:
+                        nc.nc_matmul(turned[g][:, p, :], v_tile[:, p, :], dst=product[g])
+                for g in tiles:
+                    nc.tensor_tensor(nc.tensor_scalar(mixed[g], "multiply", shrink[g]), product[g], "add", dst=mixed[g])
+            for g in tiles:
+                nc.store(out[h, rows[g], :], nc.tensor_scalar(mixed[g], "multiply", nc.reciprocal(total[g]), dtype=out.dtype))
     return out
 
 
