@@ -16,27 +16,19 @@ import numpy as np
 
 
 class Value:
-    """One array of the traced function: a shape and a dtype; compared by identity."""
+    """One array of the traced function: a shape, its number of elements and a dtype; compared by identity."""
 
-    __slots__ = ("aval",)
+    __slots__ = ("aval", "shape", "size")
 
     def __init__(self, aval: Any):
         self.aval = aval
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Static shape; () for a token."""
-        return tuple(getattr(self.aval, "shape", ()))
+        self.shape: tuple[int, ...] = tuple(getattr(aval, "shape", ()))  # () for a token
+        self.size: int = math.prod(self.shape)
 
     @property
     def dtype(self) -> Any:
         """NumPy dtype, or an extended dtype (PRNG keys); of no bytes for a token."""
         return getattr(self.aval, "dtype", jax.dtypes.float0)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
