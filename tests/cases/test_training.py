@@ -136,6 +136,25 @@ def test_trn_14_the_format_of_a_gradient_reduction_is_chosen_and_changes_its_sum
     np.testing.assert_array_equal(np.sort(total[0]), np.sort(expected))
 
 
+def test_trn_16_cotangents_of_fp8_products_are_e5m2_and_keep_what_e4m3_would_make_infinite():
+    """Mixed fp8 formats in a backward pass: https://github.com/marin-community/marin/issues/7433."""
+    x, w = jnp.array([[0.5, 2.0]], jnp.bfloat16), jnp.array([[1.1], [3.0]], jnp.bfloat16)
+    loss = lambda x, w: (x @ w).astype(jnp.float32)[0, 0] * 57344.0  # the cotangent of the product
+    run = lambda **options: trn_jax.emulate(
+        jax.value_and_grad(loss, (0, 1)), TRN2, autocast=trn_jax.AutoCast("matmult", "fp8_e4m3", **options)
+    )
+    value, (dx, dw) = run(backward="fp8_e5m2")(x, w)
+    assert value == (0.5 * 1.125 + 2 * 3) * 57344  # 1.1 is 1.125 in E4M3
+    assert dx.dtype == dw.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(dw.ravel(), jnp.asarray([0.5 * 57344, 2 * 57344], jnp.bfloat16))
+    np.testing.assert_array_equal(dx.ravel(), jnp.asarray([1.125 * 57344, 3 * 57344], jnp.bfloat16))
+    scaled = run(backward="fp8_e5m2", scaling="tensor")(x, w)[1]
+    np.testing.assert_array_equal(scaled[1].ravel(), dw.ravel())
+    report = trn_jax.cast_report(jax.grad(loss, (0, 1)), TRN2, autocast=trn_jax.AutoCast("matmult", "fp8_e4m3", backward="fp8_e5m2"))(x, w)
+    assert {c.to_format for c in report if c.role != "write"} == {"fp8_e4m3", "fp8_e5m2"}
+    assert np.isinf(np.float32(run(backward="fp8_e4m3")(x, w)[1][1])).all()
+
+
 def test_trn_17_scanned_layers_have_the_gradients_of_layers_written_out():
     """Gradients differed between a scan over layers and a loop: https://github.com/google/flax/issues/4771."""
     w = jax.random.normal(jax.random.key(0), (6, 8, 8)) / 3
