@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -66,8 +66,36 @@ class Issued:
     psum_bytes: float
 
 
+class Array(NamedTuple):
+    """Shape, dtype and bytes of one array that goes into or out of a function; one core's part of a sharded one."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: float
+
+
 class Origin(Protocol):
     """What a Program was made from, so that it can be made again with other passes."""
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Passes that were applied."""
+        ...
+
+    @property
+    def arguments(self) -> Mapping[str, tuple[Array, ...]]:
+        """Arrays of each argument, by its name."""
+        ...
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        """Arrays that the function returns."""
+        ...
+
+    @property
+    def captured_bytes(self) -> float:
+        """Bytes of arrays that the function holds without their being arguments."""
+        ...
 
     def build(self, passes: tuple[str, ...]) -> Program:
         """The program of the same function with these passes."""
