@@ -3,6 +3,7 @@
 name ends in   unit    power of seconds
 _hz            Hz      -1
 _bytes_per_s   B/s     -1
+_flop_per_s    FLOP/s  -1
 _s             s       +1
 _bytes         B        0
 _j             J        0        (energy is a unit of its own here)
@@ -20,6 +21,7 @@ NS, US, MS = 1e-9, 1e-6, 1e-3
 
 _SUFFIXES = {
     "_bytes_per_s": "B/s",
+    "_flop_per_s": "FLOP/s",
     "_hz": "Hz",
     "_bytes": "B",
     "_cycles": "cycles",
@@ -35,7 +37,7 @@ _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
 
 
 def unit_of(name: str) -> str:
-    """The unit a name ends in, as printed ("Hz", "B/s", "B", "s", "J", "W", "cycles", "columns"), or "" for counts and shares."""
+    """The unit a name ends in, as printed ("Hz", "B/s", "FLOP/s", "B", "s", "J", "W", "cycles", "columns"), or "" for counts and shares."""
     return next((unit for suffix, unit in _SUFFIXES.items() if name.endswith(suffix)), "")
 
 
@@ -61,7 +63,7 @@ def format_quantity(value: float, unit: str) -> str:
         for scale, prefix in _BINARY:
             if size >= scale and value % (scale / 8) == 0:
                 return f"{value / scale:.6g} {prefix}"
-    elif unit in ("Hz", "B/s"):
+    elif unit in ("Hz", "B/s", "FLOP/s"):
         for scale, prefix in _DECIMAL:
             if size >= scale:
                 return f"{value / scale:.6g} {prefix}{unit}"

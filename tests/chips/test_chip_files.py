@@ -56,7 +56,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("rows", "rws", r"wide.toml: unknown key 'rws' in \[tensor\]. Did you mean 'rows'\? Known: clock_hz, cols, "),
+        ("rows", "rws", r"wide.toml: unknown key 'rws' in \[tensor\]. Did you mean 'rows'\? Known: chip_peak_flop_per_s, clock_hz, cols, "),
         ("rows", "clock", r"wide.toml: tensor.clock has no unit in its key; write tensor.clock_hz."),
         ("[tensor]", "[tensr]", r"wide.toml: unknown key 'tensr'. Did you mean 'tensor'\?"),
         ("[tensor]", "tensor = 3\n[vector]", r"wide.toml: tensor = 3 must be a table: start it with \[tensor\]"),
@@ -85,7 +85,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path):
             "256 # ",
             r"wide.toml: tensor.rows = 256 has no basis and no source. Write \{ value = 256, basis = \"assumed\"",
         ),
-        ('base = "trainium2"', "", r"wide.toml: 57 values are missing: formats, cores, tensor.cols, .*write base = \"trainium2\""),
+        ('base = "trainium2"', "", r"wide.toml: 58 values are missing: formats, cores, tensor.cols, .*write base = \"trainium2\""),
         ("trainium2", "trainum2", r"wide.toml: base = 'trainum2' is not a chip that comes with trn_jax. Did you mean 'trainium2'\?"),
         ('"trainium2"', '["trainium2"]', r"wide.toml: base = \['trainium2'\] is not a chip"),
         ('name = "wide"', "name = 3", r"wide.toml: name = 3 must be a text"),
@@ -133,7 +133,7 @@ def test_unreadable_files_are_chip_errors(tmp_path):
     with pytest.raises(ChipError, match=r"latin.toml: not UTF-8 text \(invalid start byte at byte 8\)"):
         load_chip(path)
     path.write_bytes(b"")
-    with pytest.raises(ChipError, match=r"latin.toml: 58 values are missing"):
+    with pytest.raises(ChipError, match=r"latin.toml: 59 values are missing"):
         load_chip(path)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,7 +18,7 @@ from trn_jax.kernels import Kernel
 from trn_jax.timing.flatten import flatten
 from trn_jax.timing.live import live
 from trn_jax.timing.passes import DEFAULT, apply_passes, checked_passes
-from trn_jax.timing.program import Program
+from trn_jax.timing.program import Array, Program
 from trn_jax.timing.rows import build_program
 from trn_jax.timing.trip_counts import TripCounts
 
@@ -78,7 +80,8 @@ def trace(
         )
     graph = trace_graph(function, *args, **kwargs).graph
     name = getattr(f, "__name__", type(f).__name__)
-    return _Origin(graph=graph, numerics=numerics, trip_count=trip_count, name=name).build(passes)
+    arguments = _arguments(f, args, kwargs)
+    return _Origin(graph=graph, numerics=numerics, trip_count=trip_count, name=name, arguments=arguments).build(passes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,18 @@ class _Origin:
     numerics: Numerics
     trip_count: int | Mapping[str, int] | None
     name: str
+    arguments: Mapping[str, tuple[Array, ...]]
+    passes: tuple[str, ...] = ()
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        """Arrays that the function returns."""
+        return tuple(Array(value.shape, str(value.dtype), float(value.size_bytes)) for value in self.graph.outputs)
+
+    @property
+    def captured_bytes(self) -> float:
+        """Bytes of arrays that the function holds without their being arguments."""
+        return float(sum(value.size_bytes for value, _ in self.graph.constants))
 
     def build(self, passes: tuple[str, ...]) -> Program:
         """The program with these passes."""
@@ -98,7 +113,28 @@ class _Origin:
                 f"{self.name} runs no instruction: its outputs are its inputs, constants or views of them. There is nothing to time; "
                 "return something computed from the arguments."
             )
-        return build_program(apply_passes(stream, passes), self)
+        return build_program(apply_passes(stream, passes), replace(self, passes=passes))
+
+
+def _arguments(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, tuple[Array, ...]]:
+    """Arrays of each argument, by its name."""
+    try:
+        bound = inspect.signature(f).bind(*args, **kwargs)
+        named: Mapping[str, Any] = bound.arguments
+    except (TypeError, ValueError):  # a callable that does not tell its signature
+        named = {f"argument {position}": argument for position, argument in enumerate(args)} | dict(kwargs)
+    found = {name: tuple(filter(None, map(_array, jax.tree.leaves(argument)))) for name, argument in named.items()}
+    return {name: arrays for name, arrays in found.items() if arrays}
+
+
+def _array(leaf: Any) -> Array | None:
+    """One core's part of a leaf, if it is an array."""
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None:
+        return None
+    if isinstance(sharding := getattr(leaf, "sharding", None), jax.sharding.NamedSharding):
+        shape = sharding.shard_shape(tuple(shape))
+    return Array(tuple(shape), str(dtype), float(math.prod(shape) * getattr(dtype, "itemsize", 8)))
 
 
 def _emulated(f: Callable[..., Any]) -> tuple[Callable[..., Any], Numerics | None]:
