@@ -60,7 +60,6 @@ RANGES: dict[str, Range] = {
     "tensor.warmup_share": _SHARE,
     "tensor.warmup_s": _TIME_S,
     "tensor.chip_peak_flop_per_s": _BANDWIDTH,
-    "tensor.chip_peak_flop_per_s": _BANDWIDTH,
     "vector.lanes": _COUNT,
     "vector.clock_hz": _CLOCK_HZ,
     "vector.overhead_cycles": _CYCLES,

@@ -52,7 +52,6 @@ class Tensor:
     warmup_share: Leaf  # share of the clock right after idle (throttle switch); 1 where nothing is published
     warmup_s: Leaf  # time of activity until the full clock
     chip_peak_flop_per_s: Leaf  # what the chip page advertises for all cores in bf16; only `mfu_chip` of a report reads it
-    chip_peak_flop_per_s: Leaf  # what the chip page advertises for all cores in bf16; only `mfu_chip` of a report reads it
 
 
 @_record
