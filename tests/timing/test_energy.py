@@ -7,7 +7,7 @@ from hand_programs import all_reduce, dma, matmul, program, vector
 
 import trn_jax
 from trn_jax.chips import leaf_paths
-from trn_jax.timing.energy import energy_by_engine, energy_range
+from trn_jax.timing.energy import energy_by_engine, with_ends
 
 CHIP = trn_jax.load_chip("trainium2")
 LAYER = program([(dma(2e6), ()), (matmul(512.0, 512.0, 2048.0), (0,)), (vector(512.0 * 2048.0), (1,)), (dma(4e6), (2,))])
@@ -62,8 +62,9 @@ def test_more_sbuf_moves_less_and_takes_less():
 
 
 def test_low_and_high_ends_surround_the_middle():
-    low, high = energy_range(LAYER, CHIP)
-    assert low < float(trn_jax.energy(LAYER, CHIP)) < high < 10 * low
+    low, middle, high = trn_jax.energy(LAYER, with_ends(CHIP))
+    assert middle == pytest.approx(float(trn_jax.energy(LAYER, CHIP)), rel=1e-6)
+    assert low < middle < high < 10 * low
     assert {path for path, _, _ in CHIP.uncertainty} == {path for path in leaf_paths() if path.startswith("energy.")}
 
 

@@ -58,21 +58,27 @@ def energy(program: Program, chip: Chip, *, overlap: Any = None, dtype: Any = "f
 
 def energy_by_engine(program: Program, chip: Chip, *, overlap: Any = None, dtype: Any = "float64") -> dict[str, Float[Array, "*batch"]]:
     """The parts of `energy`: one for each of `ENGINES`, with the memory accesses of its instructions, and "static"."""
-    return evaluate(_energy, program, chip, 0.0, overlap, dtype)
+    latency_s = evaluate(total, program, chip, 0.0, overlap, dtype)
+    return parts_of(program, chip, latency_s, dtype=dtype)
+
+
+def parts_of(program: Program, chip: Chip, latency_s: Any, *, dtype: Any = "float64") -> dict[str, Float[Array, "*batch"]]:
+    """`energy_by_engine` for a latency that is known already."""
+    static_j = latency_s * chip.energy.static_w / chip.cores / chip.energy.supply_share
+    return evaluate(_rows, program, chip, 0.0, None, dtype) | {STATIC: static_j}
 
 
 @partial(jax.jit, static_argnames=("hard", "dtype"))
-def _energy(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> dict[str, Any]:
+def _rows(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> dict[str, Any]:
+    """Joules of all rows by engine; smoothing and weights are without effect."""
     lots, columns, repeats, shape = lots_of(program, chip, dtype)
     parts: dict[str, Any] = dict.fromkeys(ENGINES, jnp.zeros(int(np.prod(shape)), dtype))
     for (engine, kind, static), rows in groups(program.structure):
         index = np.array(rows)
         work = {name: column[index] for name, column in columns.items()}
-        joules = _ROWS.get(engine, _lanes)(kind, static, work, lots)
+        joules = _COSTS.get(engine, _lanes)(kind, static, work, lots)
         parts[engine] = parts[engine] + (joules * repeats[index]).sum(0)
-    latency_s = total(program, chip, smoothing, weights, hard=hard, dtype=dtype)
-    supplied = {engine: joules.reshape(shape) / chip.energy.supply_share for engine, joules in parts.items()}
-    return supplied | {STATIC: latency_s * chip.energy.static_w / chip.cores / chip.energy.supply_share}
+    return {engine: joules.reshape(shape) / chip.energy.supply_share for engine, joules in parts.items()}
 
 
 def _products(kind: str, static: Static, work: dict[str, Any], chip: Chip) -> Any:
@@ -118,16 +124,13 @@ def _collectives(kind: str, static: Static, work: dict[str, Any], chip: Chip) ->
     return sent_bytes * (chip.energy.link_j_per_byte + 2.0 * chip.energy.hbm_j_per_byte)
 
 
-_ROWS = {"tensor": _products, "dma": _copies, "collective": _collectives}
+_COSTS = {"tensor": _products, "dma": _copies, "collective": _collectives}
 
 
-def energy_range(program: Program, chip: Chip, *, overlap: Any = None) -> tuple[float, float]:
-    """Joules with every energy of the chip at its low end, and at its high end; equal where the chip's file gives no ranges."""
-    ends = []
-    for end in (1, 2):
-        changes = {entry[0]: chip.get(entry[0]) * entry[end] for entry in chip.uncertainty}
-        if "energy.supply_share" in changes:  # the better the supply, the less is drawn
-            (entry,) = (entry for entry in chip.uncertainty if entry[0] == "energy.supply_share")
-            changes["energy.supply_share"] = min(1.0, chip.get(entry[0]) * entry[3 - end])
-        ends.append(float(energy(program, chip.replace(changes), overlap=overlap)))
-    return ends[0], ends[1]
+def with_ends(chip: Chip) -> Chip:
+    """A batch of three chips: all energies at their low end, as they are, at their high end; equal where the file gives no ranges."""
+    changes = {path: float(chip.get(path)) * np.array([low, 1.0, high]) for path, low, high in chip.uncertainty}
+    share = "energy.supply_share"
+    if share in changes:  # the better the supply, the less is drawn
+        changes[share] = np.minimum(changes[share][::-1], 1.0)
+    return chip.replace(changes)
