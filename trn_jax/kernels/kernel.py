@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -31,7 +32,7 @@ class Kernel:
     else is passed on as it is and may be any hashable Python value (tile sizes, flags).
     """
 
-    def __init__(self, function: Callable[..., Any], buffers: int, chip: Chip):
+    def __init__(self, function: Callable[..., Any], buffers: int, chip: str | Chip):
         self.function = function
         self.buffers = buffers
         self.chip = chip
@@ -42,7 +43,7 @@ class Kernel:
     def replace(self, *, buffers: int | None = None, chip: str | Chip | None = None) -> Kernel:
         """The same kernel with another number of buffers for each tile in a loop, or for another chip."""
         buffers = self.buffers if buffers is None else _checked_buffers(buffers)
-        return Kernel(self.function, buffers, self.chip if chip is None else _chip(chip))
+        return Kernel(self.function, buffers, self.chip if chip is None else chip)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel's results; composes with jit, grad and vmap."""
@@ -82,13 +83,13 @@ class Kernel:
             inputs.append(Buffer(shape=shape, dtype=_dtype(leaf), memory="hbm", name=recorder.name(path), is_input=True))
             return inputs[-1].whole
 
-        names = [f"argument {jax.tree_util.keystr(path[1:])}" for path, _ in jax.tree_util.tree_leaves_with_path(tree.unflatten(leaves))]
+        names = self._argument_names(tree.unflatten(leaves))
         args, kwargs = tree.unflatten([argument(name, leaf) for name, leaf in zip(names, leaves, strict=True)])
         outputs = self.function(NeuronCore(recorder), *args, **kwargs)
         recorder.finish()
         self._check_outputs(outputs)
-        sbuf_bytes = int(float(self.chip.sbuf.size_bytes) / PARTITIONS)
-        sbuf, psum = check_footprint(recorder.items, sbuf_bytes, self.chip.name)
+        chip = load_chip(self.chip) if isinstance(self.chip, str) else self.chip
+        sbuf, psum = check_footprint(recorder.items, int(float(chip.sbuf.size_bytes) / PARTITIONS), chip.name)
         return Recording(
             name=self.name,
             items=recorder.items,
@@ -97,6 +98,17 @@ class Kernel:
             sbuf_partition_bytes=sbuf,
             psum_banks=psum,
         )
+
+    def _argument_names(self, arguments: Any) -> list[str]:
+        """Names of all leaves: that of the parameter, and where inside it."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = []
+        for path, _ in jax.tree_util.tree_leaves_with_path(arguments):
+            place = getattr(path[1], "idx", getattr(path[1], "key", None))
+            name = positional[place] if isinstance(place, int) and place < len(positional) else str(place)
+            names.append(name + jax.tree_util.keystr(path[2:]))
+        return names
 
     def _check_outputs(self, outputs: Any) -> None:
         tiles = jax.tree.leaves(outputs, is_leaf=lambda x: isinstance(x, Tile))
@@ -145,13 +157,13 @@ def kernel(function: Callable[..., Any] | None = None, /, *, buffers: int = 2, c
     Gradient: values: that of the same operations in JAX, straight through roundings. Time: as `trn_jax.latency`.
     Basis: see the engines' tables; waits and queues are documented (NKI architecture guide: engines run in order and wait on semaphores).
     """
-    buffers, chip = _checked_buffers(buffers), _chip(chip)
+    buffers = _checked_buffers(buffers)
     if function is None:
         return lambda function: kernel_of(function, buffers, chip)
     return kernel_of(function, buffers, chip)
 
 
-def kernel_of(function: Callable[..., Any], buffers: int, chip: Chip) -> Kernel:
+def kernel_of(function: Callable[..., Any], buffers: int, chip: str | Chip) -> Kernel:
     """The kernel of a function.
 
     Raises:
@@ -166,10 +178,6 @@ def _checked_buffers(buffers: Any) -> int:
     if isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1:
         raise ProgramError(f"buffers={buffers!r} is not accepted; give how many copies of a tile rotate: 1 (single), 2 (double) or more.")
     return buffers
-
-
-def _chip(chip: str | Chip) -> Chip:
-    return chip if isinstance(chip, Chip) else load_chip(chip)
 
 
 def _is_array(leaf: Any) -> bool:
