@@ -37,12 +37,15 @@ def test_the_scale_halves_at_once_and_doubles_after_enough_good_steps(flags):
         assert (float(state.scale), int(state.good_steps)) == (scale, good)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"initial": 0.5}, {"growth_interval": 0}, {"minimum": 0.0}, {"maximum": 1.0}, {"initial": float("nan")}]
-)
-def test_scales_out_of_order_are_refused(changes):
-    with pytest.raises(TrainingError, match=r"out of range; need 0 < minimum <= initial <= maximum"):
+@pytest.mark.parametrize("changes", [{"initial": 0.5}, {"initial": 1000.0}, {"minimum": 0.0}, {"maximum": 1.0}, {"initial": float("nan")}])
+def test_scales_that_are_no_powers_of_two_in_order_are_refused(changes):
+    with pytest.raises(TrainingError, match=r"out of range; need powers of two with 2\^-100 <= minimum <= initial <= maximum"):
         LossScaling(**changes)
+
+
+def test_an_interval_of_no_steps_is_refused():
+    with pytest.raises(TrainingError, match=r"growth_interval is 0; it must be at least 1"):
+        LossScaling(growth_interval=0)
 
 
 def apply(params, tokens):
@@ -93,15 +96,21 @@ def test_a_step_whose_gradient_overflows_changes_the_scale_and_the_step_number_o
 
 def test_a_scaled_run_goes_on_bit_for_bit_and_records_its_scale(options, tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "fp16", scaled(initial=2.0**24, growth_interval=2))
-    run = lambda **changes: train(options(precision="fp16", checkpoint_every=3, **changes), say=lambda line: None, progress=False)
+
+    def run(say=lambda line: None, **changes):
+        return train(options(precision="fp16", checkpoint_every=3, **changes), say=say, progress=False)
+
     whole = run(steps=12, out=tmp_path / "whole")
     run(steps=6, out=tmp_path / "parts")
-    parts = run(steps=12, out=tmp_path / "parts", resume=True)
+    said = []
+    parts = run(steps=12, out=tmp_path / "parts", resume=True, say=said.append)
     assert parts.validation_loss == whole.validation_loss
     records = read_history(tmp_path / "whole" / "history.jsonl")
     assert read_history(tmp_path / "parts" / "history.jsonl") == records
     assert records[0]["loss_scale"] == 2.0**24
     assert records[0]["gradient_norm"] is None
+    skipped = sum(record["gradient_norm"] is None for record in records)
+    assert f"loss scale {records[-1]['loss_scale']:,.0f} in the last step; {skipped} of 12 steps were left out" in "\n".join(said)
     assert records[1]["loss"] != records[0]["loss"]  # another batch, the same weights
     changes = {b["loss_scale"] / a["loss_scale"] for a, b in zip(records[:-1], records[1:], strict=True)}
     assert changes == {0.5, 1.0, 2.0}

@@ -9,6 +9,7 @@ Cotangents in fp16 are lost below 2^-25 and infinite from 65520 on. Powers of tw
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 
 import jax
@@ -43,7 +44,7 @@ class LossScaling:
         maximum: Largest scale.
 
     Raises:
-        TrainingError: The scales are not in order, or the interval is not positive.
+        TrainingError: The scales are not powers of two in order, or the interval is not positive.
     """
 
     initial: float = 2.0**16
@@ -52,8 +53,11 @@ class LossScaling:
     maximum: float = 2.0**24
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.minimum <= self.initial <= self.maximum <= 2.0**100 or self.growth_interval < 1:
-            raise TrainingError(f"{self} is out of range; need 0 < minimum <= initial <= maximum <= 2^100 and growth_interval >= 1.")
+        scales = (self.minimum, self.initial, self.maximum)
+        if not 2.0**-100 <= self.minimum <= self.initial <= self.maximum <= 2.0**100 or any(math.frexp(x)[0] != 0.5 for x in scales):
+            raise TrainingError(f"{self} is out of range; need powers of two with 2^-100 <= minimum <= initial <= maximum <= 2^100.")
+        if self.growth_interval < 1:
+            raise TrainingError(f"growth_interval is {self.growth_interval}; it must be at least 1.")
 
     def start(self) -> LossScale:
         """The scale of the first step."""

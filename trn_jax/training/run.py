@@ -122,6 +122,9 @@ def _train(options: TrainOptions, say: Say, progress: bool | None) -> TrainResul
         f"loss       {losses[0]:.4f} at the start, {mean(losses[-_SMOOTHED_STEPS:]):.4f} now (mean of {min(len(losses), _SMOOTHED_STEPS)} "
         f"batches), {validation_loss:.4f} on validation text{speed}"
     )
+    if setup.recipe.loss_scaling is not None:
+        skipped = sum(record["gradient_norm"] is None for record in records)
+        say(f"loss scale {records[-1]['loss_scale']:,.0f} in the last step; {skipped} of {len(records)} steps were left out to lower it")
     plot = _plot(setup, records, out, bigram_entropy) if options.plot else None
     written = _sample(setup, state) if options.sample_bytes else ""
     if written:
