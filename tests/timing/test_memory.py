@@ -223,9 +223,12 @@ def test_tiny_inputs_and_outputs_share_a_row():
     assert program.compulsory_bytes == 40 * 4 + 2 * 256 * 256 * 4
 
 
-def test_rows_are_as_long_as_the_innermost_axis():
-    program = trace(lambda x, y: (jnp.sin(x), jnp.cos(y)), shape(1024, 256), shape(16, 1 << 20))
-    assert sorted({row["row_bytes"] for row in traffic(program, "load")}) == [1024, 65536]
+def test_rows_of_whole_arrays_fill_partitions_and_those_of_parts_are_as_long_as_the_part():
+    def f(x, y, z):
+        return jnp.sin(x), jnp.cos(y), jnp.tan(z[:, :256]), jnp.exp(z[8:16])
+
+    rows = {row["bytes"]: row["row_bytes"] for row in traffic(trace(f, shape(1024, 256), shape(16, 1 << 20), shape(512, 1024)), "load")}
+    assert rows == {2.0**20: 8192, 2.0**26: 65536, 2.0**19: 1024, 2.0**15: 4096}
 
 
 def test_loads_go_out_one_step_ahead_and_stores_wait_for_their_data():

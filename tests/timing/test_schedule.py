@@ -119,6 +119,16 @@ WITH_COLLECTIVES = [
 ]
 
 
+def test_in_a_kernel_dma_hides_behind_compute_and_a_fifth_of_the_shorter_compute_engines_shows():
+    work = [(dma(64 * MIB), ()), (matmul(4096, 4096, 4096), ()), (scalar(128 * 2048 * 64), ()), (vector(128 * 2048 * 32.0), ())]
+    result = schedule(program(work), CHIP)
+    busy = {engine: float(seconds) for engine, seconds in result.busy_s.items()}
+    compute = sum(busy.values()) - busy["dma"]
+    alone = float(schedule(program(work), CHIP, overlap=1.0).total_s)
+    np.testing.assert_allclose(result.total_s, 0.8 * alone + 0.2 * max(alone, compute), rtol=1e-6)
+    assert compute > alone  # or nothing would show
+
+
 def test_levels_of_overlap_are_ordered():
     hand = program(WITH_COLLECTIVES)
 
@@ -127,8 +137,11 @@ def test_levels_of_overlap_are_ordered():
 
     assert total(1, 1) < total(1, 0) < total(0, 0)
     assert total(1, 1) <= total(0, 1) < total(0, 0)
-    np.testing.assert_allclose(total(0.4, 0.4), 0.4 * total(1, 1) + 0.6 * total(0, 0), rtol=1e-6)
-    np.testing.assert_allclose(total(0.7, 0.2), 0.2 * total(1, 1) + 0.5 * total(1, 0) + 0.3 * total(0, 0), rtol=1e-6)
+    np.testing.assert_allclose(total(0.4, 0.4), (total(0.8, 0.8) + total(0, 0)) / 2, rtol=1e-6)
+    np.testing.assert_allclose(total(0.9, 0.9), (total(0.8, 0.8) + total(1, 1)) / 2, rtol=1e-6)
+    beside = total(0.8, 0) - 0.8 * total(1, 0)  # 0.2 of compute in turn, DMA beside it, collectives alone
+    expected = 0.2 * total(1, 1) + 0.5 * total(1, 0) + 0.175 / 0.2 * beside + 0.125 * total(0, 0)
+    np.testing.assert_allclose(total(0.7, 0.2), expected, rtol=1e-6)
 
 
 def test_collectives_alone_are_exposed_and_engines_in_turn_hide_them():
@@ -173,7 +186,7 @@ def test_weights_of_a_mixture_add_up_to_one_also_when_traced():
         assert sum(mixture(levels, True).values()) == pytest.approx(1.0)
     traced = mixture({"engines": jnp.float32(0.25), "collectives": jnp.float32(0.75)}, True)
     assert sum(float(weight) for weight in traced.values()) == 1.0
-    assert float(traced["engines_in_turn"]) == 0.5
+    assert float(traced["engines_in_turn"]) == 0.75 - 0.25 / 0.8
 
 
 @pytest.mark.parametrize("overlap", [1.5, -0.1, "full", {"engine": 1.0}, [0.5, 0.5], True])

@@ -8,7 +8,7 @@ from test_workloads import row
 from trn_jax import latency, load_chip, trace
 from trn_jax.cli import main
 from trn_jax.validation.compare import Compared, compare, summarise
-from trn_jax.validation.counters import with_counted_bytes
+from trn_jax.validation.counters import with_counters
 from trn_jax.validation.frozen import frozen_rows
 from trn_jax.validation.measurement import read_measurements
 from trn_jax.validation.predict import Predictor
@@ -88,8 +88,8 @@ def test_counters_replace_the_bytes_and_nothing_else():
     workload = workload_of(row("GEMM", M=512, K=512, N=512))
     program = trace(workload.function, *workload.args)
     own = {"hbm_read_bytes": 2 * 4 * 512**2, "hbm_write_bytes": 4 * 512**2}
-    assert float(latency(with_counted_bytes(program, chip, own), chip)) == pytest.approx(float(latency(program, chip)), rel=1e-9)
-    counted = with_counted_bytes(program, chip, {"hbm_read_bytes": 5e8, "hbm_write_bytes": 2e8})
+    assert float(latency(with_counters(program, chip, own), chip)) == pytest.approx(float(latency(program, chip)), rel=1e-9)
+    counted = with_counters(program, chip, {"hbm_read_bytes": 5e8, "hbm_write_bytes": 2e8})
     assert float(counted.compulsory_bytes) == pytest.approx(7e8)
     assert counted.structure == program.structure
     assert float(counted.flops) == float(program.flops)

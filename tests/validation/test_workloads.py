@@ -25,7 +25,7 @@ def row(workload, shape="", **columns):
         (row("NKIBench swiglu", '{"K": 8, "M": 16, "N": 32}'), "swiglu", (16, 8), [(16, 8)]),
         (row("NKIBench lora", '{"K": 8, "M": 16, "N": 32, "R": 4}'), "lora", (16, 8), [(16, 32)]),
         (row("fused rmsnorm+qkv", "(1,16,8)x24"), "rmsnorm_matmul", (16, 8), [(16, 24)]),
-        (row("fused Mamba tutorial", "batch1 seq16 channels256 state4"), "mamba", (2, 16, 128), [(2, 16, 128)]),
+        (row("fused Mamba tutorial", "batch1 seq16 channels256 state4"), "mamba", (2, 128, 16), [(2, 128, 16)]),
         (row("NKIBench gqa_full", '{"B": 1, "N": 16, "QH": 4, "KH": 2, "D": 8}'), "attention", (4, 16, 8), [(2, 2, 16, 8)]),
         (row("conv2d implicit GEMM", "N1 Cin4 Cout6 10x12 k3 valid (out 8x10)"), "conv2d", (1, 4, 10, 12), [(1, 6, 8, 10)]),
         (row("conv2d + 2x2 maxpool", "N1 Cin4 Cout6 10x12 k3"), "conv2d_maxpool", (1, 4, 10, 12), [(1, 6, 4, 5)]),
@@ -64,12 +64,13 @@ def test_what_cannot_be_built_says_what_is_missing(measurement, missing):
 
 def test_the_selective_scan_is_the_recurrence():
     rng = np.random.default_rng(0)
-    delta, u = rng.uniform(0.1, 1, (2, 2, 5, 3)).astype(np.float32)
-    a, b, c = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 4, 3), (4, 5), (4, 5)))
-    expected, state = np.zeros((2, 5, 3)), np.zeros((2, 4, 3))
+    delta, u = rng.uniform(0.1, 1, (2, 2, 3, 5)).astype(np.float32)
+    a, b, c = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 3, 4), (4, 5), (4, 5)))
+    expected, state = np.zeros((2, 3, 5)), np.zeros((2, 3, 4))
     for t in range(5):
-        state = np.exp(delta[:, None, t] * a) * state + (delta[:, None, t] * u[:, None, t]) * b[None, :, t, None]
-        expected[:, t] = (c[None, :, t, None] * state).sum(1)
+        now = (delta[:, :, t, None], u[:, :, t, None])
+        state = np.exp(now[0] * a) * state + now[0] * now[1] * b[None, None, :, t]
+        expected[:, :, t] = (c[None, None, :, t] * state).sum(-1)
     np.testing.assert_allclose(functions.mamba(*map(jnp.asarray, (delta, u, a, b, c))), expected, rtol=1e-4)
 
 

@@ -26,7 +26,8 @@ def cost_activation(work: Any, chip: Chip, smoothing: Any, static: Static) -> Co
 def cost_activation_reduce(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
     """N columns, and a second, shortest instruction that reads the accumulator."""
     shortest = chip.scalar.min_cycles
-    return streaming_cost(work.elements, chip.scalar, smoothing, min_cycles=shortest, extra_cycles=shortest)
+    columns = PSUM_COLUMNS if static.function == "evacuate" else SBUF_COLUMNS
+    return streaming_cost(work.elements, chip.scalar, smoothing, columns=columns, min_cycles=shortest, extra_cycles=shortest)
 
 
 def compute_activation(
@@ -57,7 +58,12 @@ KINDS = {
     "activation": Kind(
         cost=cost_activation, compute=compute_activation, basis=_TABLE + "activation: max(64, N)", functions=frozenset({"evacuate"})
     ),
-    "activation_reduce": Kind(cost=cost_activation_reduce, compute=compute_fp32, basis=_TABLE + "activation_reduce: max(64, N) + 64"),
+    "activation_reduce": Kind(
+        cost=cost_activation_reduce,
+        compute=compute_fp32,
+        basis=_TABLE + "activation_reduce: max(64, N) + 64",
+        functions=frozenset({"evacuate"}),
+    ),
     "tensor_copy": Kind(
         cost=cost_activation, compute=compute_fp32, basis=_TABLE + "tensor_copy: max(64, N)", functions=frozenset({"evacuate"})
     ),

@@ -24,13 +24,20 @@ RNG_CYCLES = 8.0  # integer operations of one XORWOW step, per word drawn. Basis
 Columns = Callable[[Any, Vector, Static], Any]
 
 
-def _kind(cycles_per_column: float | Columns, basis: str, columns: int = SBUF_COLUMNS, functions: Iterable[str] = ()) -> Kind:
-    """A kind that streams its operands with c cycles per column, out of PSUM where its function begins with "evacuate"."""
+def _kind(
+    cycles_per_column: float | Columns, basis: str, columns: int = SBUF_COLUMNS, functions: Iterable[str] = (), reads_out: bool = False
+) -> Kind:
+    """A kind that streams its operands with c cycles per column, out of PSUM where its function begins with "evacuate".
+
+    If it `reads_out` a reduction as well, that is a second, shortest instruction.
+    """
 
     def cost(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
         c = cycles_per_column(work, chip.vector, static) if callable(cycles_per_column) else cycles_per_column
         widest = PSUM_COLUMNS if static.function == "evacuate" else columns
-        return streaming_cost(work.elements, chip.vector, smoothing, c, columns=widest, min_cycles=chip.vector.min_cycles)
+        shortest = chip.vector.min_cycles
+        extra = shortest if reads_out else 0.0
+        return streaming_cost(work.elements, chip.vector, smoothing, c, columns=widest, min_cycles=shortest, extra_cycles=extra)
 
     return Kind(cost=cost, compute=compute_fp32, basis=basis, functions=frozenset(["evacuate", *functions]))
 
@@ -58,6 +65,7 @@ _TABLE = "documented: NKI instruction reference, SDK 2.26, "
 KINDS = {
     "tensor_tensor": _kind(_two_tensors, _TABLE + "tensor_tensor: 2 N, N for 16-bit operands"),
     "tensor_scalar": _kind(_one_tensor, _TABLE + "tensor_scalar: N; Trainium2 guide, performance modes"),
+    "tensor_scalar_reduce": _kind(1.0, _TABLE + "tensor_scalar_reduce: max(64, N) + 64", reads_out=True),
     "tensor_copy": _kind(
         _one_tensor,
         _TABLE + "tensor_copy: N; Trainium2 guide, performance modes; PSUM is read 512 columns at a time",

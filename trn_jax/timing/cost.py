@@ -87,7 +87,10 @@ def price(structure: Structure, columns: Mapping[str, Any], chip: Any, smoothing
     lots = max((leaf.shape[-1] for leaf in [*jax.tree.leaves(chip), *columns.values()] if jnp.ndim(leaf)), default=1)
     parts, whole = [], []
     for (engine, kind, static), rows in groups(structure):
-        cost = KINDS[engine][kind].cost(_Work(columns, np.array(rows)), chip, smoothing, static)
+        work = _Work(columns, np.array(rows))
+        cost = KINDS[engine][kind].cost(work, chip, smoothing, static)
+        if structure.groups:  # a row of a group works tile by tile, as its group does
+            cost = cost._replace(tiles=jnp.maximum(cost.tiles, work.group_tiles))
         first = cost.occupancy_s / cost.tiles
         seconds = (cost.occupancy_s, cost.latency_s - cost.occupancy_s, first)
         parts.append([jnp.broadcast_to(jnp.asarray(x, dtype), (len(rows), lots)) for x in seconds])

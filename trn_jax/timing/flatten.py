@@ -15,11 +15,14 @@ from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
 from trn_jax.timing.groups import locality
+from trn_jax.timing.linear_scan import is_linear_recurrence, scan_instruction
+from trn_jax.timing.row_bound import contracts_columns, row_side, transpose_instructions
 from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream, renamed
 from trn_jax.timing.trip_counts import TripCounts
 
 UNROLLED_TRIPS = 8  # loops up to this long are unrolled exactly
 LONGEST_ROW_BYTES = 65536.0
+PARTITIONS = 128  # over which contiguous data are spread
 NOTHING = -1  # number of data that needs no memory: literals and what is broadcast from them
 
 
@@ -27,11 +30,13 @@ class Ref(NamedTuple):
     """What a value of a graph is in the stream: a piece of data as some view shows it.
 
     datum: its number. constant_rows: every row of the view holds one number. copies: how many times a broadcast repeats it.
+    equal_rows: all rows of the view are the same.
     """
 
     datum: int
     constant_rows: bool = False
     copies: float = 1.0
+    equal_rows: bool = False
 
 
 LITERAL = Ref(NOTHING, constant_rows=True)
@@ -81,14 +86,19 @@ class _Flattener:
     lowered: dict[tuple[Op, Numerics], tuple[Instruction, ...]] = field(default_factory=dict)
     chained: dict[int, dict[int, int]] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)  # keeps the graphs alive whose id is a key
+    row_bound: set[int] = field(default_factory=set)  # data that lie with their rows on partitions
     next_chain: int = 0
     after: tuple[int, ...] = ()
     scope: str = ""
 
-    def datum(self, value: Value, place: str) -> int:
-        row = value.shape[-1] if value.shape else 1
-        row_bytes = max(1.0, min(LONGEST_ROW_BYTES, row * value.size_bytes / max(1, value.size)))
-        self.data.append(Datum(float(value.size_bytes), row_bytes, place))
+    def datum(self, value: Value, place: str, contiguous: float = 0.0) -> int:
+        """New data; of a part of an array, `contiguous` is how many of its elements lie side by side there."""
+        item_bytes = value.size_bytes / max(1, value.size)
+        if 0 < contiguous < value.size:
+            row_bytes = contiguous * item_bytes
+        else:  # a whole array has as long rows as its tiles on all partitions
+            row_bytes = max(value.size_bytes / PARTITIONS, (value.shape[-1] if value.shape else 1) * item_bytes)
+        self.data.append(Datum(float(value.size_bytes), max(1.0, min(LONGEST_ROW_BYTES, row_bytes)), place))
         return len(self.data) - 1
 
     def pieces(self, ref: Ref) -> tuple[int, ...]:
@@ -135,13 +145,17 @@ class _Flattener:
             instructions = self.lowered[key] = lower(op, self.numerics)
         if not instructions:
             return self.view(op, refs)
+        largest = largest_of(op)
+        rows = largest.size / max(1, largest.shape[-1] if largest.shape else 1)
+        refs, streamed = self.transposed(op, instructions[-2], refs, rows) if instructions[-1].function == "evacuate" else (refs, -1)
         reads = self.all_pieces(refs)
         tensors = sum(not ref.constant_rows for ref, value in zip(refs, op.inputs, strict=True) if value.size > 1)
         if op.name.startswith(("scatter", "dynamic_update_slice")) and self.pieces(refs[0]) == (refs[0].datum,):
             results = [refs[0].datum]  # written in place
         else:
             results = [self.datum(value, "sbuf") for value in op.outputs]
-        largest = max((*op.inputs, *op.outputs), key=lambda value: value.size)
+        if is_elementwise(op) and any(self.binds_rows(ref, value, op.outputs[0]) for ref, value in zip(refs, op.inputs, strict=True)):
+            self.row_bound.update(results)
         previous: tuple[int, ...] = ()
         for position, instruction in enumerate(instructions):
             last = position == len(instructions) - 1
@@ -161,7 +175,9 @@ class _Flattener:
                     chain=chain,
                     elementwise=is_elementwise(op),
                     tensors=tensors,
-                    rows=largest.size / max(1, largest.shape[-1] if largest.shape else 1),
+                    equal_rows=any(map(_equal_rows, refs, op.inputs, [largest] * len(refs))),
+                    rows=rows,
+                    streamed=streamed if instruction.kind == "nc_matmul" else -1,
                     locality=locality(op, instruction),
                     pinned=not op.outputs or "callback" in op.name,
                     functions=(instruction.function or op.name,),
@@ -171,6 +187,46 @@ class _Flattener:
             )
             previous = writes
         return [Ref(datum) for datum in results]
+
+    def binds_rows(self, ref: Ref, value: Value, result: Value) -> bool:
+        """Whether an operand forces rows onto partitions: one computed number per row, or data that are so already."""
+        if ref.datum == NOTHING or value.size <= 1:
+            return False
+        repeats = ref.constant_rows or value.shape[-1:] == (1,) != result.shape[-1:]
+        return ref.datum in self.row_bound or (repeats and self.data[ref.datum].place == "sbuf")
+
+    def transposed(self, op: Op, multiply: Instruction, refs: Sequence[Ref], rows: float) -> tuple[list[Ref], int]:
+        """Operands of a product, transposed where they have to be, and which of these it can work through row by row."""
+        refs, side = list(refs), row_side(op, multiply, rows)
+        bound = [ref.datum in self.row_bound and contracts_columns(op, multiply, position) for position, ref in enumerate(refs[:2])]
+        for position, value in enumerate(op.inputs[:2]):
+            if not bound[position]:
+                continue
+            source = refs[position].datum
+            for instruction, place in zip(transpose_instructions(multiply, value, position), ("psum", "sbuf"), strict=True):
+                result = self.datum(value, place)
+                self.items.append(
+                    Step(
+                        instruction=instruction,
+                        reads=(source,),
+                        writes=(result,),
+                        after=self.after,
+                        chain=-1,
+                        elementwise=False,
+                        tensors=1,
+                        equal_rows=False,
+                        rows=value.size / value.shape[-1],
+                        streamed=-1,
+                        locality="rows",
+                        pinned=False,
+                        functions=(instruction.function,),
+                        sources=(op.source,),
+                        scopes=(self.within(op.scope),),
+                    )
+                )
+                source = result
+            refs[position] = Ref(source)
+        return refs, refs[side].datum if side is not None and bound[side] else -1
 
     def view(self, op: Op, refs: Sequence[Ref]) -> list[Ref]:
         """A view shows its first operand, or operand by operand if there are as many results."""
@@ -184,21 +240,22 @@ class _Flattener:
         if ref.datum == NOTHING:
             return LITERAL
         if result.size < source.size:
-            return Ref(self.cut(ref, (source.shape, op.name, str(dict(op.params)), position), result))
+            return Ref(self.cut(ref, (source.shape, op.name, str(dict(op.params)), position), result, _contiguous(source, result)))
         if op.name == "broadcast_in_dim":
             last = len(result.shape) - 1
             kept = last in op.params["broadcast_dimensions"] and source.shape and source.shape[-1] == result.shape[-1]
             constant_rows = source.size == 1 or ref.constant_rows or not kept
-            return Ref(ref.datum, constant_rows, ref.copies * result.size / max(1, source.size))
-        return ref if result.shape == source.shape else ref._replace(constant_rows=False)
+            equal_rows = bool(kept) and (source.size == source.shape[-1] < result.size or ref.equal_rows)
+            return Ref(ref.datum, constant_rows, ref.copies * result.size / max(1, source.size), equal_rows)
+        return ref if result.shape == source.shape else ref._replace(constant_rows=False, equal_rows=False)
 
-    def cut(self, ref: Ref, key: tuple, result: Value) -> int:
+    def cut(self, ref: Ref, key: tuple, result: Value, contiguous: float = 0.0) -> int:
         """The region that a static slice shows; a stack that an unrolled loop made is read whole."""
         if ref.datum in self.assembled:
             return ref.datum
         full_key = (ref.datum, *key)
         if full_key not in self.cuts:
-            self.cuts[full_key] = region = self.datum(result, self.data[ref.datum].place)
+            self.cuts[full_key] = region = self.datum(result, self.data[ref.datum].place, contiguous)
             self.regions[region] = self.regions.get(ref.datum, ref.datum)
         return self.cuts[full_key]
 
@@ -245,6 +302,8 @@ class _Flattener:
         consts, carry, scanned = refs[:split], list(refs[split:stop]), refs[stop:]
         values = node.body.inputs[stop:]
         stacked_values = node.outputs[node.num_carry :]
+        if node.length > UNROLLED_TRIPS and is_linear_recurrence(node):
+            return self.recurrence(node, refs)
         if node.length > UNROLLED_TRIPS:
             return self.block(node, node.body, consts, carry, node.length, scanned=scanned)
         parts: list[list[tuple[int, ...]]] = [[() for _ in range(node.length)] for _ in stacked_values]
@@ -255,6 +314,31 @@ class _Flattener:
             for stack, ref in zip(parts, outputs[node.num_carry :], strict=True):
                 stack[iteration] = self.pieces(ref)
         return [*carry, *(self.assemble(value, stack) for value, stack in zip(stacked_values, parts, strict=True))]
+
+    def recurrence(self, node: Scan, refs: Sequence[Ref]) -> list[Ref]:
+        """All iterations in one instruction; states are rows, as the time of a tensor_tensor_scan runs along them."""
+        results = [self.datum(value, "sbuf") for value in node.outputs]
+        instruction = scan_instruction(node)
+        self.items.append(
+            Step(
+                instruction=instruction,
+                reads=self.all_pieces(refs),
+                writes=tuple(results),
+                after=self.after,
+                chain=-1,
+                elementwise=False,
+                tensors=2,
+                equal_rows=False,
+                rows=instruction.work.rows,
+                streamed=-1,
+                locality="rows",
+                pinned=False,
+                functions=(instruction.function,),
+                sources=(node.source,),
+                scopes=(self.within(node.scope),),
+            )
+        )
+        return [Ref(datum) for datum in results]
 
     def iteration_slice(self, ref: Ref, value: Value, length: int, iteration: int) -> Ref:
         parts = self.assembled.get(ref.datum)
@@ -347,6 +431,29 @@ class _Flattener:
         _, items, outputs = max(alternatives, key=lambda alternative: alternative[0])
         self.items.extend(items)
         return outputs
+
+
+def largest_of(op: Op) -> Value:
+    """The largest operand or result."""
+    return max((*op.inputs, *op.outputs), key=lambda value: value.size)
+
+
+def _equal_rows(ref: Ref, value: Value, largest: Value) -> bool:
+    """Whether an operand is one row for all rows of the largest."""
+    row = value.shape[-1] if value.shape else 1
+    return ref.equal_rows or 1 < row == value.size < largest.size
+
+
+def _contiguous(source: Value, result: Value) -> float:
+    """Elements of a slice that lie side by side in what it was cut from."""
+    if len(source.shape) != len(result.shape):
+        return float(result.size)
+    run = 1.0
+    for whole, part in zip(reversed(source.shape), reversed(result.shape), strict=True):
+        run *= part
+        if part < whole:
+            break
+    return run
 
 
 def work_of(item: Step | Block) -> float:

@@ -33,26 +33,30 @@ def locality(op: Op, instruction: Instruction) -> str:
 def groups(items: Sequence[Step | Block]) -> list[int]:
     """For every item the number of its group; groups are runs of neighbours.
 
-    A product starts a group, and steps that work row by row on as many rows (or on one number per row) join it. A step that
-    reads a result of the group that is complete only after the last row starts a new one; loops, DMA and collectives stand alone.
+    A product starts a group, or joins the one that made the rows of its streamed operand, as the second product of attention does;
+    steps that work row by row on as many rows (or on one number per row) join it. A step that reads a result of the group that is
+    complete only after the last row starts a new one; loops, DMA and collectives stand alone.
 
     Basis: assumed (the order a kernel author writes; published kernels for norms, softmax and matmul epilogues do so).
     """
     result: list[int] = []
     number, rows, widest = -1, 0.0, 0.0  # rows is 0 where nothing can join
     incomplete: set[int] = set()
+    made: set[int] = set()
     for item in items:
         if isinstance(item, Block) or not item.locality:
             number, rows = number + 1, 0.0
         else:
             elements = item.instruction.work.elements
-            joins = rows > 0 and item.locality != "head" and incomplete.isdisjoint(item.reads)
+            follows = item.locality != "head" or (item.streamed in made and len(made.intersection(item.reads)) == 1)
+            joins = rows > 0 and follows and incomplete.isdisjoint(item.reads)
             if joins and (item.rows == rows or elements <= rows):
                 widest = max(widest, elements)
             elif joins and widest <= item.rows:  # so far there was only one number per row
                 rows, widest = item.rows, max(widest, elements)
             else:
-                number, rows, widest, incomplete = number + 1, item.rows, elements, set()
+                number, rows, widest, incomplete, made = number + 1, item.rows, elements, set(), set()
+            made.update(item.writes)
             if item.locality == "sink":
                 incomplete.update(item.writes)
         result.append(number)

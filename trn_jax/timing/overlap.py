@@ -1,9 +1,10 @@
 """Overlap: how far engines and collectives run side by side, from 0 (one row after the other) to 1 (as far as data and engines allow).
 
-    T(o) = o T(concurrent) + (1 - o) T(serial)
+    T(o) = o T(concurrent) + (d - o) T(compute in turn) + (1 - d) T(serial),    d = min(1, o / 0.8)
 
-Published kernels behave like o = 0.8 (the longest engine plus 0.2 of the others), compiled training steps like 0. A level of its
-own for collectives puts a third schedule between the two: collectives alone, or engines in turn.
+Published kernels behave like o = 0.8: DMA is hidden behind compute, of the compute engines the longest counts and 0.2 of the others.
+Compiled training steps behave like 0. So DMA overlaps first, compute engines last; d is how far DMA does. A level of its own for
+collectives puts further schedules between these: collectives alone, or engines in turn beside them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from trn_jax.timing.program import Program
 
 KERNEL = 0.8  # Basis: calibrated on published single kernels
 SERIAL = "serial"
+# Compute engines in turn, tile by tile, with DMA beside them: no schedule of its own, but one of `steps.MODES` that takes at least as
+# long as all their work.
+IN_TURN = {"compute_in_turn": "concurrent", "compute_in_turn_alone": "collectives_alone"}
 _LEVELS = ("engines", "collectives")
 
 
@@ -32,8 +36,8 @@ def overlap_levels(overlap: Any) -> tuple[Any, Any]:
     """Levels of engines and of collectives.
 
     Args:
-        overlap: None (one kernel: 0.8 for both; see `default_overlap`), "compiled" (0 for both: today's compiled graphs), a number or scalar array for
-            both, or {"engines": number, "collectives": number}; a level left out is that of None.
+        overlap: None (one kernel: 0.8 for both; see `default_overlap`), "compiled" (0 for both: today's compiled graphs), a number or
+            scalar array for both, or {"engines": number, "collectives": number}; a level left out is that of None.
 
     Returns:
         (engines, collectives), as given.
@@ -62,24 +66,26 @@ def overlap_levels(overlap: Any) -> tuple[Any, Any]:
 
 
 def mixture(overlap: Any, has_collectives: bool) -> dict[str, Any]:
-    """Schedules to make (`steps.MODES`, "serial") and the weight of each; weights add up to 1.
+    """Schedules to make (`steps.MODES`, `IN_TURN`, "serial") and the weight of each; weights add up to 1.
 
-    With a threshold u between 0 and 1, whatever has a level above u runs concurrently; this is the mean over u.
+    With a threshold u between 0 and 1, whatever has a level above u runs concurrently; this is the mean over u. The level of DMA
+    against compute is that of the engines over `KERNEL`, at most 1.
     """
     engines, collectives = overlap_levels(overlap)
+    known = all(isinstance(level, (numbers.Real, np.generic)) for level in (engines, collectives))
+    least, most, one = (min, max, 1.0) if known else (jnp.minimum, jnp.maximum, jnp.ones(()))
+    dma = least(engines / KERNEL, one)
     if not has_collectives or collectives is engines:
-        collectives = engines
-    if all(isinstance(level, (numbers.Real, np.generic)) for level in (engines, collectives)):
-        low, high = min(float(engines), float(collectives)), max(float(engines), float(collectives))
-        between = "engines_in_turn" if engines < collectives else "collectives_alone"
-        weights = {"concurrent": low, between: high - low, SERIAL: 1 - high}
-        return {mode: weight for mode, weight in weights.items() if weight > 0}
-    if collectives is engines:
-        return {"concurrent": engines, SERIAL: 1 - engines}
-    low = jnp.minimum(engines, collectives)
-    return {
-        "concurrent": low,
-        "engines_in_turn": collectives - low,
-        "collectives_alone": engines - low,
-        SERIAL: 1 - jnp.maximum(engines, collectives),
-    }
+        weights = {"concurrent": engines, "compute_in_turn": dma - engines, SERIAL: 1 - dma}
+        if has_collectives:
+            weights["compute_in_turn_alone"] = weights.pop("compute_in_turn")
+    else:
+        weights = {
+            "concurrent": least(engines, collectives),
+            "collectives_alone": most(engines - collectives, 0 * one),
+            "compute_in_turn": most(least(dma, collectives) - engines, 0 * one),
+            "compute_in_turn_alone": most(dma - most(engines, collectives), 0 * one),
+            "engines_in_turn": most(collectives - dma, 0 * one),
+            SERIAL: 1 - most(dma, collectives),
+        }
+    return {mode: weight for mode, weight in weights.items() if not known or weight > 0}

@@ -32,6 +32,7 @@ class Plan:
         waits: [steps, WAITS] slots.
         real: [steps, WAITS] 1 for a wait, 0 for padding.
         full: 1 to wait for whole results whatever the table says.
+        interleaved: 1 where it takes turns, tile by tile, with the one before.
         in_turn: 1 where an instruction may not even start before the one before has ended.
         writes: Slot.
         held: [steps, WAITS + 2] going backwards: 1 where the slot of a wait, of `previous` or of `writes` holds an adjoint.
@@ -50,6 +51,7 @@ class Plan:
     waits: np.ndarray
     real: np.ndarray
     full: np.ndarray
+    interleaved: np.ndarray
     in_turn: np.ndarray
     writes: np.ndarray
     held: np.ndarray
@@ -162,6 +164,7 @@ def _arrays(
         waits=waits,
         real=np.array([[k < len(step.waits) for k in range(WAITS)] for step in steps], np.int32).reshape(-1, WAITS),
         full=_integers(step.full for step in steps),
+        interleaved=_integers(step.interleaved for step in steps),
         in_turn=_integers(step.in_turn for step in steps),
         writes=writes,
         held=_held(waits, previous, writes, returned),

@@ -115,6 +115,7 @@ class Structure:
     functions: tuple[str, ...] = ()  # per row, as `Instruction.function`; these two are what a cost may look at besides `narrow`
     operand_formats: tuple[tuple[str, ...], ...] = ()
     origin: Origin | None = field(default=None, compare=False, repr=False)
+    groups: tuple[int, ...] = ()  # per row, which rows share one loop over tiles of rows with it; -1 for none, () for none at all
     issued: Issued | None = None  # of a kernel: every row waits for whole results, and nothing is left to the scheduler
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,7 +133,8 @@ class Program:
         table: One float array of shape [rows] (or [programs, rows] for a batch) for each field of `Work`, and for
             `reuse_bytes` and `reuse_slope` (DMA rows: SBUF it takes to still have this data, infinite when it has to move
             anyway; what moves is min(bytes, reuse_slope max(0, reuse_bytes - SBUF))), `hbm` (1 on rows whose bytes cross
-            HBM, else 0) and `trips` (closing rows: iterations; else 1).
+            HBM, else 0), `group_tiles` (tiles of rows that its group works through, 1 outside any; only where the structure has
+            groups) and `trips` (closing rows: iterations; else 1).
     """
 
     structure: Structure

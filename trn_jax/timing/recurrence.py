@@ -5,6 +5,9 @@
     end_i     = max(begin_i + occupancy_i, max_j end_j + gap_i + first_i)
     visible_i = begin_i + first_i                          gap = latency - occupancy,  first = occupancy / tiles
 
+Rows that share a loop over tiles take turns tile by tile: the second of two neighbours on an engine may begin at the first's
+visible, and ends no sooner than the first's end + its own occupancy.
+
 `begin` is when results start to come out; a consumer follows its producer piece by piece and ends one piece after it. Every
 weight is non-negative, so nothing that takes less time can make the end later.
 
@@ -69,14 +72,14 @@ def _start(plan: Plan, table: Table) -> Any:
 
 def _steps(plan: Plan) -> dict[str, np.ndarray]:
     """What a step reads, entry by entry."""
-    names = ("cost", "scale", "previous", "waits", "writes", "held", "share", "real", "full", "ordered", "in_turn")
+    names = ("cost", "scale", "previous", "waits", "writes", "held", "share", "real", "full", "ordered", "interleaved", "in_turn")
     return {name: getattr(plan, name) for name in names}
 
 
 def _read(plan: Plan, hard: bool, x: Any, slots: Any, table: Table) -> tuple[Any, ...]:
-    """Operands of a step: ends and first pieces it waits for, end of the row before, cost and scale in seconds."""
+    """Operands of a step: ends and first pieces it waits for, those of the row before, cost and scale in seconds."""
     waits = [_at(slots, x["waits"][k]) for k in range(WAITS)]
-    previous = _at(slots, x["previous"])[0]
+    previous = tuple(_at(slots, x["previous"]))
     occupancy, gap, first = (_at(seconds, x["cost"])[None] for seconds in table[:3])
     whole = jnp.maximum(_at(table.whole, x["scale"]), x["full"].astype(gap.dtype))
     scale = None if hard else _at(table.occupancy, x["scale"])[None]
@@ -89,8 +92,8 @@ def _at(array: Any, index: Any) -> Any:
 
 def _local(plan: Plan, hard: bool, x: Any, operands: tuple[Any, ...], smoothing: Any) -> tuple[Any, Any]:
     """One step: end and first visible, each [tokens, lots]."""
-    ends, visibles, previous, occupancy, gap, first, scale, whole = operands
-    flags = {name: x[name].astype(gap.dtype) for name in ("share", "real", "ordered", "in_turn")}
+    ends, visibles, (previous, turn), occupancy, gap, first, scale, whole = operands
+    flags = {name: x[name].astype(gap.dtype) for name in ("share", "real", "ordered", "interleaved", "in_turn")}
 
     def latest(a: Any, b: Any, flag: Any) -> Any:
         return jnp.maximum(a, b) if hard else smooth_max(a, b, smoothing * flags["share"] * scale * flag)
@@ -98,12 +101,15 @@ def _local(plan: Plan, hard: bool, x: Any, operands: tuple[Any, ...], smoothing:
     visibles = [jnp.where(whole > 0, e, v) for e, v in zip(ends, visibles, strict=True)]
     if plan.in_turn.any():
         previous = previous + flags["in_turn"] * gap
+    free = jnp.where(flags["interleaved"] > 0, turn, previous)
     ready, ended = visibles[0], ends[0]
     for k in range(1, WAITS):
         ready = latest(ready, visibles[k], flags["real"][k])
         ended = latest(ended, ends[k], flags["real"][k])
-    begin = latest(ready + gap, previous, flags["ordered"])
+    begin = latest(ready + gap, free, flags["ordered"])
     end = latest(begin + occupancy, ended + gap + first, flags["real"][0])
+    if plan.interleaved.any():
+        end = jnp.where(flags["interleaved"] > 0, latest(end, previous + occupancy, flags["interleaved"]), end)
     return end, begin + first
 
 
@@ -137,7 +143,7 @@ def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Any,
         (ends, visibles, previous_bar, *cost_bar, scale_bar, _), local_bar = pull((bar[0], bar[1]))
         for k in range(WAITS):
             slots = add(slots, adjoint["waits"][k], jnp.stack([ends[k], visibles[k]]), adjoint["held"][k])
-        slots = add(slots, adjoint["previous"], jnp.stack([previous_bar, jnp.zeros_like(previous_bar)]), adjoint["held"][WAITS])
+        slots = add(slots, adjoint["previous"], jnp.stack(previous_bar), adjoint["held"][WAITS])
         return (slots, result_bar(slots, before), smoothing_bar + local_bar), (
             tuple(bar[0] for bar in cost_bar),
             None if hard else scale_bar[0],

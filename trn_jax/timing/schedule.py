@@ -22,12 +22,12 @@ from trn_jax.graph.instruction import ENGINES
 from trn_jax.timing.cost import Table, positions, price
 from trn_jax.timing.exact import in_float64
 from trn_jax.timing.intervals import add_intervals, serial_rows
-from trn_jax.timing.overlap import SERIAL, default_overlap, mixture
+from trn_jax.timing.overlap import IN_TURN, SERIAL, default_overlap, mixture
 from trn_jax.timing.plan import main_plan
 from trn_jax.timing.program import Program, Structure
 from trn_jax.timing.recurrence import run
 from trn_jax.timing.shared_rate import shared_s
-from trn_jax.timing.smoothing import is_hard, smooth_max_over, width
+from trn_jax.timing.smoothing import is_hard, smooth_max, smooth_max_over, width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +120,18 @@ def critical(program: Program, chip: Chip, smoothing: Any, weights: dict[str, An
 
 def _total(structure: Structure, table: Table, trips: Any, repeats: Any, smoothing: Any, weights: dict[str, Any], hard: bool) -> Any:
     """Seconds until the last row has ended, [lots]: the weighted mean of the schedules."""
-    result = jnp.zeros(table.gap.shape[-1], table.gap.dtype)
+    result, lasts = jnp.zeros(table.gap.shape[-1], table.gap.dtype), {}
     for mode, weight in weights.items():
         if mode == SERIAL:
             result = result + weight * _serial(structure, table, repeats)
         else:
-            filled, _ = add_intervals(structure, mode, table, trips, hard, smoothing)
-            result = result + weight * _last(structure, mode, filled, trips, hard, smoothing)
+            last = lasts.get(IN_TURN.get(mode, mode))
+            if last is None:
+                filled, _ = add_intervals(structure, IN_TURN.get(mode, mode), table, trips, hard, smoothing)
+                last = lasts[IN_TURN.get(mode, mode)] = _last(structure, IN_TURN.get(mode, mode), filled, trips, hard, smoothing)
+            if mode in IN_TURN:
+                last = _in_turn(structure, mode, last, table, repeats, hard, smoothing)
+            result = result + weight * last
     return result
 
 
@@ -141,8 +146,13 @@ def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, A
         if mode == SERIAL:
             ends, last, cycles = jnp.cumsum(serial, axis=0), serial.sum(0), iterations
         else:
-            filled, cycles = add_intervals(structure, mode, table, trips, hard, smoothing)
-            ends, last = _ends(structure, mode, filled, hard, smoothing), _last(structure, mode, filled, trips, hard, smoothing)
+            lanes = IN_TURN.get(mode, mode)
+            filled, cycles = add_intervals(structure, lanes, table, trips, hard, smoothing)
+            ends, last = _ends(structure, lanes, filled, hard, smoothing), _last(structure, lanes, filled, trips, hard, smoothing)
+            if mode in IN_TURN:  # the same order, stretched until all the work of compute engines fits in
+                stretched = _in_turn(structure, mode, last, table, repeats, hard, smoothing)
+                factor = stretched / jnp.where(last > 0, last, 1.0)
+                ends, last, cycles = ends * factor[None], stretched, [cycle * factor for cycle in cycles]
         end_s, total_s = end_s + weight * ends, total_s + weight * last
         intervals = [sum_s + weight * cycle for sum_s, cycle in zip(intervals, cycles, strict=True)]
     busy = {engine: [row for row, name in enumerate(structure.engines) if name == engine] for engine in ENGINES}
@@ -193,6 +203,14 @@ def _serial(structure: Structure, table: Table, repeats: Any) -> Any:
     """All rows one after the other, [lots]."""
     order = np.argsort(positions(structure)[:-1])
     return ((table.occupancy + table.gap)[:-1] * repeats[order]).sum(0)
+
+
+def _in_turn(structure: Structure, mode: str, last: Any, table: Table, repeats: Any, hard: bool, smoothing: Any) -> Any:
+    """`last`, but no sooner than compute engines (and collectives, where those are alone) can do their work one after the other."""
+    beside = ("dma", "loop") if mode == "compute_in_turn_alone" else ("dma", "loop", "collective")
+    rows = np.array([row for row, engine in enumerate(structure.engines) if engine not in beside], int)
+    work = (table.occupancy[positions(structure)[rows]] * repeats[rows]).sum(0)
+    return smooth_max(last, work, width(0.0 if hard else smoothing, work))
 
 
 def _by_row(structure: Structure, seconds: Any) -> Any:

@@ -32,6 +32,7 @@ class Step:
         previous: Result before it on the same lane; None at the origin of time.
         waits: Results it reads, at most WAITS.
         full: Whether it needs the whole of them in any case.
+        interleaved: Whether it shares a loop over tiles with the row before on its lane, so that the two take turns tile by tile.
         in_turn: Whether it may not even start before the one before has ended.
     """
 
@@ -41,6 +42,7 @@ class Step:
     previous: int | None = None
     waits: tuple[int, ...] = ()
     full: bool = False
+    interleaved: bool = False
     in_turn: bool = False
 
 
@@ -53,6 +55,7 @@ class Builder:
     steps: list[Step] = field(default_factory=list)
     last: dict[str, int] = field(default_factory=dict)  # lane -> result that ends last on it
     made: dict[int, int] = field(default_factory=dict)  # row -> result
+    group: dict[str, int] = field(default_factory=dict)  # lane -> group of the row that ends last on it
 
     def rows(self, begin: int, end: int, carried: dict[int, list[int]]) -> None:
         """Adds the rows from `begin` to before `end`; `carried` has further results that a row waits for."""
@@ -91,19 +94,24 @@ class Builder:
         lane = self._lane(row)
         alone = self.mode == "collectives_alone" and lane == "collective"
         results = list(dict.fromkeys(self.last.values() if alone else waits))
-        share = 1.0 / (1 + len(results))
+        group = self.structure.groups[row] if self.structure.groups and lane != "engines" else -1
+        interleaved = group >= 0 and self.group.get(lane, -1) == group
+        share = 1.0 / (1 + interleaved + len(results))
         full = alone or self.structure.issued is not None
         results = self._join(results, row, share, full, WAITS)
         previous = None if alone else self.last.get(lane)
-        step = Step(cost=row, scale=row, share=share, previous=previous, waits=results, full=full, in_turn=lane == "engines")
+        in_turn = lane == "engines"
+        step = Step(cost=row, scale=row, share=share, previous=previous, waits=results, full=full, interleaved=interleaved, in_turn=in_turn)
         self.made[row] = self._add(step)
         for blocked in self._lanes() if alone else [lane]:
             self.last[blocked] = self.made[row]
+            self.group[blocked] = group
 
     def _close(self, loop: Loop, before: dict[str, int]) -> None:
         """The other iterations of a loop: every lane it used is busy for as long."""
         used = [lane for lane, result in self.last.items() if before.get(lane) != result]
         for lane in used:
+            self.group.pop(lane, None)
             self.last[lane] = self._add(Step(cost=loop.end, scale=loop.end, previous=self.last[lane]))
         if used:
             (self.made[loop.end],) = self._join([self.last[lane] for lane in used], loop.end, 0.0, True, 1)

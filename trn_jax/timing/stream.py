@@ -24,7 +24,7 @@ class Datum(NamedTuple):
 
     Attributes:
         size_bytes: Bytes in memory.
-        row_bytes: Contiguous bytes of the innermost dimension.
+        row_bytes: Contiguous bytes in one partition, as a good kernel moves them.
         place: "hbm" (program inputs and captured arrays), "sbuf", "psum" (a product not yet
             evacuated), or "slice" (what one iteration of a loop takes from a scanned array).
     """
@@ -46,7 +46,9 @@ class Step:
         chain: Element-wise chain it belongs to (see `graph.chains`), -1 outside any.
         elementwise: Whether it is one element-wise operation on its own.
         tensors: How many operands vary along the innermost axis; the others are constants or one number per row.
+        equal_rows: Whether an operand is the same in all rows, such as a bias or the gain of a norm.
         rows: Rows of the largest array it reads or makes: everything but the innermost axis.
+        streamed: Of a product: the operand whose rows it can work through tile by tile, the other one staying in SBUF; else -1.
         locality: How it can share a loop over tiles of rows with its neighbours (see `groups`): "head" starts one, "rows" works
             row by row, "sink" reads row by row but its result is complete only after the last row, "" needs whole arrays.
         pinned: It has an effect, so it stays even if nobody reads what it writes.
@@ -62,7 +64,9 @@ class Step:
     chain: int
     elementwise: bool
     tensors: int
+    equal_rows: bool
     rows: float
+    streamed: int
     locality: str
     pinned: bool
     functions: tuple[str, ...]

@@ -101,23 +101,24 @@ def rope(x_DS: Any, cos_FS: Any, sin_FS: Any) -> tuple[Any, Any]:
     return a * cos_FS - b * sin_FS, a * sin_FS + b * cos_FS
 
 
-def mamba(delta_BTC: Any, u_BTC: Any, a_BNC: Any, b_NT: Any, c_NT: Any) -> Any:
+def mamba(delta_BCT: Any, u_BCT: Any, a_BCN: Any, b_NT: Any, c_NT: Any) -> Any:
     """The selective scan: state_t = exp(delta_t a) state_{t-1} + delta_t u_t b_t, out_t = sum over states of c_t state_t.
 
     B blocks of C channels, one after the other; N states of each channel.
     """
 
     def one_block(block: Any) -> Any:
-        delta_TC, u_TC, a_NC = block
-        delta_u_TC = delta_TC * u_TC
-        total_TC = jnp.zeros_like(u_TC)
-        for n in range(a_NC.shape[0]):
-            decay_TC = jnp.exp(delta_TC * a_NC[n][None])
-            _, states_TC = lax.scan(_recur, jnp.zeros_like(a_NC[n]), (decay_TC, delta_u_TC * b_NT[n][:, None]))
-            total_TC = total_TC + states_TC * c_NT[n][:, None]
-        return total_TC
+        delta_CT, u_CT, a_CN = block
+        delta_u_CT = delta_CT * u_CT
+        total_CT = jnp.zeros_like(u_CT)
+        for n in range(a_CN.shape[1]):
+            decay_CT = jnp.exp(delta_CT * a_CN[:, n : n + 1])
+            entering_CT = delta_u_CT * b_NT[n : n + 1]
+            _, states_TC = lax.scan(_recur, jnp.zeros_like(a_CN[:, 0]), (decay_CT.T, entering_CT.T))
+            total_CT = total_CT + states_TC.T * c_NT[n : n + 1]
+        return total_CT
 
-    return lax.map(one_block, (delta_BTC, u_BTC, a_BNC))
+    return lax.map(one_block, (delta_BCT, u_BCT, a_BCN))
 
 
 def _recur(state_C: Any, decay_and_input: Any) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from trn_jax.timing.bound import bound
 from trn_jax.timing.latency import latency
 from trn_jax.timing.program import Program
 from trn_jax.timing.trace import trace
-from trn_jax.validation.counters import has_counters, with_counted_bytes
+from trn_jax.validation.counters import has_counters, with_counters
 from trn_jax.validation.kernels import kernel_of
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing
@@ -73,7 +73,7 @@ class Predictor:
         path, seconds = "function", function_s
         kernel = kernel_of(row, workload)
         if has_counters(row.extra):
-            path, seconds = "counters", float(latency(with_counted_bytes(program, chip, row.extra), chip))
+            path, seconds = "counters", float(latency(with_counters(program, chip, row.extra), chip))
         elif kernel is not None:
             path, seconds = "kernel", float(latency(trace(kernel[0], *kernel[1]), chip))
         return Prediction(workload=workload, path=path, latency_s=seconds + launch_s, function_s=function_s + launch_s, bound_s=bound_s)

@@ -126,7 +126,7 @@ def _mamba(row: Measurement, s: Sizes) -> Workload:
     channels, tokens, states = s.first("channels", "C"), s.first("seq", "seq_len", "M"), s.first("state", "S")
     batch = s.get("batch", 1)
     blocks, width = -(-batch * channels // PARTITIONS), min(PARTITIONS, batch * channels)
-    shapes = [(blocks, tokens, width)] * 2 + [(blocks, states, width)] + [(states, tokens)] * 2
+    shapes = [(blocks, width, tokens)] * 2 + [(blocks, width, states)] + [(states, tokens)] * 2
     return _made(row, "mamba", f.mamba, *shapes)
 
 

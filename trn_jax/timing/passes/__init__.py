@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from trn_jax.errors import ProgramError, did_you_mean
+from trn_jax.timing.passes.balance import balance_engines
 from trn_jax.timing.passes.elementwise import fuse_elementwise
 from trn_jax.timing.passes.epilogue import fuse_epilogues
 from trn_jax.timing.passes.layout import fold_transposes
+from trn_jax.timing.passes.reductions import fuse_reductions
 from trn_jax.timing.passes.row_scalars import use_row_scalars
+from trn_jax.timing.passes.row_vectors import use_row_vectors
 from trn_jax.timing.stream import Stream
 
 PASSES: dict[str, Callable[[Stream], Stream]] = {
     "layout": fold_transposes,
     "row_scalars": use_row_scalars,
+    "row_vectors": use_row_vectors,
     "elementwise": fuse_elementwise,
     "epilogue": fuse_epilogues,
+    "reductions": fuse_reductions,
+    "balance": balance_engines,
 }
 DEFAULT = tuple(PASSES)
 

@@ -2,6 +2,7 @@
 
 transpose(a @ b) = b.T @ a.T      the operands change places, stationary for moving
 transpose(a) @ b                  the operand is read along its other axis, as the product's own rule assumes for all operands
+scan(transpose(a))                JAX scans the leading axis, the hardware the last one
 
 Basis: documented (NKI: nc_matmul contracts over partitions, and either operand may be the stationary one); assumed that operands
 can be made in the layout in which they are read, as kernels arrange where they can.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trn_jax.timing.linear_scan import RECURRENCE
 from trn_jax.timing.stream import Block, Items, Step, Stream, reads_of, walk
 
 
@@ -26,7 +28,9 @@ def fold_transposes(stream: Stream) -> Stream:
 
 
 def _product_reads(item: Step | Block) -> tuple[int, ...]:
-    return item.reads if isinstance(item, Step) and item.instruction.kind == "nc_matmul" else ()
+    if isinstance(item, Block):
+        return ()
+    return item.reads if item.instruction.kind == "nc_matmul" or item.instruction.function == RECURRENCE else ()
 
 
 def _items(stream: Stream, items: Items, readers: dict[int, int], only_products: set[int], renamed: dict[int, int]) -> Items:
@@ -42,12 +46,12 @@ def _items(stream: Stream, items: Items, readers: dict[int, int], only_products:
                 (source,), (target,) = item.reads, item.writes
                 evacuation = result[evacuated[source]] if source in evacuated else None
                 if isinstance(evacuation, Step) and readers[source] == 1 and source not in stream.outputs:
-                    result[evacuated.pop(source)] = replace(evacuation, writes=(target,))
+                    result[evacuated.pop(source)] = replace(evacuation, writes=(*evacuation.writes[:-1], target))
                     continue
                 if target in only_products:
                     renamed[target] = source
                     continue
-            if item.instruction.function == "evacuate":
-                evacuated[item.writes[0]] = len(result)
+            if item.instruction.function in ("evacuate", RECURRENCE):
+                evacuated[item.writes[-1]] = len(result)
         result.append(item)
     return tuple(item for item in result if item is not None)
