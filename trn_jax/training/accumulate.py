@@ -44,7 +44,10 @@ def accumulate(
     start = jax.tree.map(lambda like: jnp.broadcast_to(nothing, like.shape), shapes)
 
     def add(sums: Sums, each: tuple[Array, Array]) -> tuple[Sums, None]:
-        return jax.tree.map(lambda total, term: total + term.astype(dtype), sums, function(*each)), None
+        terms = function(*each)
+        with jax.named_scope("accumulation"):
+            return jax.tree.map(lambda total, term: total + term.astype(dtype), sums, terms), None
 
     sums, _ = jax.lax.scan(add, start, (pieces, jnp.arange(parts)))
-    return jax.tree.map(lambda total: total / jnp.asarray(parts, dtype), sums)
+    with jax.named_scope("accumulation"):
+        return jax.tree.map(lambda total: total / jnp.asarray(parts, dtype), sums)

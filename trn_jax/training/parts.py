@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
-PARTS = ("embedding", "attention", "mlp", "norm", "dropout", "head", "loss", "optimizer")
+PARTS = ("embedding", "attention", "mlp", "norm", "dropout", "head", "loss", "accumulation", "optimizer")
 OTHER = "other"
 
 
