@@ -105,7 +105,7 @@ def test_queues_share_the_rate_of_the_dma_engines():
         assert report.latency_s >= 2 * 128 * 65536 * 2 / (float(CHIP.dma.bandwidth_bytes_per_s) * float(CHIP.dma.rate))
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("buffers", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kernel", "shapes"),
     [
@@ -153,3 +153,18 @@ def test_report_bound_and_slack_know_the_kernel():
     small = CHIP.replace({"sbuf.size_bytes": held / 2})
     assert "CANNOT RUN: SBUF" in str(trn.estimate(program, small))
     assert report.flops == 2 * 256**2 * 512
+
+
+def test_a_jitted_kernel_keeps_its_schedule():
+    shapes = shape(128, 128), shape(128, 512)
+    plain, jitted = trn.trace(matmul.basic, *shapes), trn.trace(jax.jit(matmul.basic), *shapes)
+    assert plain.structure == jitted.structure
+    assert plain.structure.issued is not None
+
+
+@pytest.mark.slow
+def test_smoothing_only_adds_and_shows_the_size_of_the_array():
+    program = trn.trace(matmul.basic, shape(128, 128), shape(128, 512))
+    times = [float(trn.latency(program, CHIP, smoothing=s)) for s in (0.0, 0.01, 0.05)]
+    assert times[0] < times[1] < times[2] < times[0] * (1 + 8 * 0.05)
+    assert trn.elasticity(program, CHIP, smoothing=0.05)["tensor.rows"] != 0

@@ -152,3 +152,18 @@ def test_kernels_go_through_jit_grad_and_vmap():
     np.testing.assert_allclose(
         trn.emulate(softmax.softmax, trn.load_chip("ideal"))(x[0]), jax.nn.softmax(x[0], axis=-1), rtol=1e-5, atol=1e-7
     )
+
+
+def test_a_mask_follows_the_loop_index():
+    @trn.kernel
+    def causal(nc, x):
+        out = nc.ndarray(x.shape, x.dtype, buffer="hbm")
+        for i in nc.affine_range(2):
+            for j in nc.affine_range(3):
+                part = (slice(i * 8, (i + 1) * 8), slice(j * 6, (j + 1) * 6))
+                masked = nc.affine_select(nc.load(x[part]), -1.0, offset=i * 8 - j * 6, partition_step=1, free_step=-1)
+                nc.store(out[part], masked)
+        return out
+
+    x = np.abs(normal(16, 18))
+    np.testing.assert_array_equal(causal(x), np.where(np.arange(16)[:, None] >= np.arange(18)[None, :], x, -1.0))

@@ -1,7 +1,7 @@
 """Kernels: tiles, buffers, engines and queues by hand, as an NKI author writes them; run and timed from one recording.
 
-kernel.py     the decorator               nc.py     the instructions          recorder.py, record.py     what was said
-run.py        values                      lower.py  the schedule              limits.py, footprint.py    what fits
+kernel.py     the decorator     nc.py, memory.py     the instructions     recorder.py, record.py     what was said
+run.py        values            lower.py             the schedule         limits.py, footprint.py    what fits
 """
 
 from trn_jax.kernels.affine import Affine

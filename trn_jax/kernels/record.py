@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trn_jax.graph.instruction import Instruction
+from trn_jax.kernels.affine import Affine
 from trn_jax.kernels.tile import Buffer, Tile
 
 
@@ -20,6 +21,7 @@ class Operation:
         reads: Operands.
         writes: Results.
         accumulates: Whether it adds to what is in PSUM.
+        parameters: Numbers that depend on loop indices; the function gets them behind its operands.
         lane: The engine, or the DMA queue, whose instructions run in order.
         source: User's line.
     """
@@ -29,6 +31,7 @@ class Operation:
     reads: tuple[Tile, ...]
     writes: tuple[Tile, ...]
     accumulates: bool
+    parameters: tuple[Affine, ...]
     lane: str
     source: str
 

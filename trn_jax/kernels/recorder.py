@@ -129,6 +129,7 @@ class Recorder:
         operand_formats: tuple[str, ...] = (),
         layout: object | None = None,
         accumulates: bool = False,
+        parameters: Sequence[Affine] = (),
         queue: str | None = None,
     ) -> None:
         """Records one instruction, checked."""
@@ -145,6 +146,7 @@ class Recorder:
                 raise ProgramError(
                     f"{kind} writes to {tile}, an argument of the kernel. Write to nc.ndarray(..., buffer='hbm') and return it."
                 )
+        self.check_indices(kind, parameters)
         if engine not in ("dma", "tensor"):
             self.check_on_chip(engine, kind, (*reads, *writes))
         self.operations += 1
@@ -172,6 +174,7 @@ class Recorder:
                 reads=tuple(reads),
                 writes=tuple(writes),
                 accumulates=accumulates,
+                parameters=tuple(parameters),
                 lane=engine if queue is None else f"dma {checked_queue(queue)}",
                 source=user_line(),
             )
@@ -188,8 +191,12 @@ class Recorder:
                 f"{kind} uses {tile} outside the loop at {tile.buffer.loop.source}, in which it was allocated. Allocate it before the loop "
                 "(nc.ndarray) and pass it as dst=."
             )
-        for start in tile.starts:
-            for loop, _ in start.terms:
+        self.check_indices(kind, tile.starts)
+
+    def check_indices(self, kind: str, numbers: Sequence[Affine]) -> None:
+        """Raises ProgramError if a number needs the index of a loop that has ended."""
+        for number in numbers:
+            for loop, _ in number.terms:
                 if loop not in self.open:
                     raise ProgramError(f"{kind} uses the index of the loop at {loop.source} after that loop has ended.")
 

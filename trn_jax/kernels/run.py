@@ -42,6 +42,7 @@ def _items(items: Sequence[Item], state: State, indices: Indices) -> None:
 def _operation(operation: Operation, state: State, indices: Indices) -> None:
     """Reads, computes, writes."""
     operands = [_read(tile, state, indices) for tile in operation.reads]
+    operands += [parameter.at(indices) for parameter in operation.parameters]
     instruction = operation.instruction
     compute = KINDS[instruction.engine][instruction.kind].compute
     results = operation.function(*operands) if compute is None else compute(instruction, operation.function, operands, _EXECUTION, None)

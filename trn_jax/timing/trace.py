@@ -59,12 +59,12 @@ def trace(
     Units: bytes and counts. Gradient: none (a Program is data); `latency` is differentiable in chip and table.
     Basis: see the rules, `timing.memory` and `timing.passes`.
     """
-    if isinstance(f, Kernel):
+    if isinstance(inner := _unjitted(f), Kernel):
         if trip_count is not None or autocast is not None:
             raise ProgramError(
-                f"trip_count= and autocast= are for traced functions; the kernel {f.name} has its own loops and formats. Leave them out."
+                f"trip_count= and autocast= are for traced functions; the kernel {inner.name} has its own loops and formats."
             )
-        return f.program(*args, **kwargs)
+        return inner.program(*args, **kwargs)
     if not callable(f):
         raise ProgramError(
             f"trace takes a function and its arguments, but its first argument is {f!r}. Give the function itself, not its result."
@@ -139,12 +139,17 @@ def _array(leaf: Any) -> Array | None:
 
 def _emulated(f: Callable[..., Any]) -> tuple[Callable[..., Any], Numerics | None]:
     """The function inside `emulate`, also under jit, and its numerics; any other function as it is."""
-    inner: Any = f
-    while isinstance(inner, jax.stages.Wrapped) and hasattr(inner, "__wrapped__"):
-        inner = getattr(inner, "__wrapped__")  # noqa: B009
+    inner = _unjitted(f)
     numerics = getattr(inner, "numerics", None)
     function = getattr(inner, "function", None)
     # jax.grad and others copy attributes of what they wrap; only emulate's own callable wraps exactly its function.
     if isinstance(numerics, Numerics) and function is not None and getattr(inner, "__wrapped__", None) is function:
         return function, numerics
     return f, None
+
+
+def _unjitted(f: Any) -> Any:
+    """The function inside jax.jit."""
+    while isinstance(f, jax.stages.Wrapped) and hasattr(f, "__wrapped__"):
+        f = getattr(f, "__wrapped__")  # noqa: B009
+    return f
