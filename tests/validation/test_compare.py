@@ -157,3 +157,43 @@ def test_rows_of_one_function_are_traced_once():
     assert len(predictor.programs) == 1
     assert again.latency_s - first.latency_s == pytest.approx(12e-6)
     assert math.isfinite(first.bound_s)
+
+
+def test_the_report_has_the_protocol_the_tables_and_the_reasons(small, tmp_path, capsys):
+    path = tmp_path / "accuracy.md"
+    main(["validate", str(small), "--report", str(path)])
+    report = path.read_text()
+    for text in (
+        "## Protocol",
+        "byte and transpose counters given",
+        "tensor.rate",
+        "| 1 | missing: the size N |",
+        "## Every kernel row",
+        "| product |",
+    ):
+        assert text in report
+    assert "threshold" not in report.partition("## Not predicted")[0].partition("## Predicted worse")[2]
+    assert "Not explained." in report  # rows of our own have no reason on file
+    assert str(tmp_path) not in report
+
+
+def test_every_badly_predicted_published_row_has_a_reason():
+    accuracy = (DATA.parents[1] / "docs" / "accuracy.md").read_text()
+    assert "Not explained." not in accuracy
+    assert "## Predicted worse than" in accuracy
+
+
+@pytest.mark.slow
+def test_published_kernels_are_within_what_the_documentation_says():
+    rows = compare([row for row in read_measurements(DATA) if row.kind != "collective"])
+    counted = summarise(row for row in rows if row.path == "counters")
+    assert counted.mean < 0.06
+    assert counted.p90 < 0.15
+    every = summarise(rows)
+    assert every.beat_bound == 0
+    assert every.not_faster >= 0.95
+    bandwidth = summarise(row for row in rows if row.kind == "memory_bw")
+    assert bandwidth.mean < 0.03
+    full = {row.id for row in read_measurements(DATA) if row.text("completeness") == "full" and row.preset != "trainium3"}
+    wanted = [row for row in rows if row.id in full and row.kind in ("kernel_latency", "kernel_throughput", "memory_bw")]
+    assert sum(row.error is not None for row in wanted) >= 0.85 * len(wanted)

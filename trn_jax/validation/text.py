@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trn_jax.validation.compare import Compared, Summary, by_kind
 
-_SUMMARY = ("kind", "rows", "predicted", "median", "mean", "by group", "p90", "bias", "beat bound", "time >= 0.9 predicted")
+SUMMARY_COLUMNS = ("rows", "predicted", "median", "mean", "by group", "p90", "bias", "beat bound", "time >= 0.9 predicted")
 
 
 def comparison_text(rows: Sequence[Compared]) -> str:
@@ -32,8 +32,8 @@ def _line(row: Compared) -> str:
 
 def summary_lines(summaries: dict[str, Summary]) -> list[str]:
     """A table, one line per summary."""
-    cells = [_SUMMARY, *((name, *summary_cells(found)) for name, found in summaries.items())]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_SUMMARY))]
+    cells = [("kind", *SUMMARY_COLUMNS), *((name, *summary_cells(found)) for name, found in summaries.items())]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
