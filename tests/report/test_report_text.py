@@ -42,11 +42,14 @@ def test_the_table_names_totals_engines_memory_bottleneck_and_lines(layer, chip)
     assert "side by side" in lines[1]
     assert "one after the other" in lines[1]
     assert [line.split()[0] for line in lines[3:10]] == ["engine", "tensor", "vector", "scalar", "dma", "collective", "none"]
-    assert lines[10].startswith("HBM traffic 6 MB (6 MB compulsory); 1.074 GFLOP of matrix products, 179 FLOP/B; MFU ")
-    assert lines[11].startswith("limited by ")
-    assert lines[12] == "longest operations, by share of the serial time"
-    assert len(lines) == 15
-    assert lines[13].strip().endswith("hand.py:1 (f)")
+    assert lines[10].startswith("HBM traffic 6 MB (6 MB compulsory); MBU ")
+    assert lines[11].startswith("1.074 GFLOP of matrix products, 179 FLOP/B; MFU ")
+    assert lines[12].startswith("HBM footprint ")
+    assert lines[13].startswith("energy ")
+    assert lines[14].startswith("limited by ")
+    assert lines[15] == "longest operations, by share of the serial time"
+    assert len(lines) == 18
+    assert lines[16].strip().endswith("hand.py:1 (f)")
     assert max(map(len, lines)) <= 140
     assert repr(report) == report.to_table()
 

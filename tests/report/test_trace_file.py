@@ -1,8 +1,11 @@
 import json
 from collections import defaultdict
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import trn_jax
 from trn_jax.graph.instruction import ENGINES
 
 
@@ -94,3 +97,35 @@ def test_counters_return_to_zero_and_hold_the_rates(layer, chip, trace_of):
     assert utilisation[1::2] == [0.0]
     assert 100 < bandwidth[0] < 368
     assert utilisation[0] == pytest.approx(100 * report.mfu * report.latency_s / report.engines["tensor"].busy_s)
+
+
+def test_busy_counters_have_the_mean_utilisation(any_report, trace_of):
+    values = defaultdict(list)
+    for event in trace_of(any_report):
+        if event["ph"] == "C" and event["name"].endswith("busy (%)"):
+            values[event["name"].split()[0]].append(event["args"]["value"])
+    for engine, found in values.items():
+        assert found[-1] == 0
+        assert sum(found[:-1]) / len(found[:-1]) == pytest.approx(100 * any_report.engines[engine].utilisation, rel=1e-6)
+        assert -1e-9 <= min(found) <= max(found) <= 100 + 1e-6
+
+
+def test_a_kernel_has_a_track_for_each_queue(chip, trace_of):
+    @trn_jax.kernel
+    def add(nc, x, y):
+        out = nc.ndarray(x.shape, x.dtype, buffer="hbm")
+        for i in nc.affine_range(x.shape[1] // 256):
+            part = slice(i * 256, (i + 1) * 256)
+            nc.store(out[:, part], nc.tensor_tensor(nc.load(x[:, part]), nc.load(y[:, part], queue="scalar"), "add"))
+        return out
+
+    size = jax.ShapeDtypeStruct((128, 8192), jnp.float32)
+    report = trn_jax.estimate(trn_jax.trace(add, size, size), chip)
+    slices = tracks(trace_of(report))
+    queues = [name for name in slices if name in report.program.structure.issued.lanes and name not in ENGINES]
+    assert len(queues) >= 2
+    for queue in queues:
+        spans = [(event["ts"], event["ts"] + event["dur"]) for event in slices[queue]]
+        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    total_s = sum(event["dur"] for queue in queues for event in slices[queue]) * 1e-6
+    assert total_s == pytest.approx(report.engines["dma"].busy_s)

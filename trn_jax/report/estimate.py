@@ -1,6 +1,6 @@
 """estimate: where the time of a Program goes on a chip.
 
-latency = o concurrent + (1 - o) serial >= bound        utilisation = busy / latency        MFU = flop / (2 rows cols clock latency)
+concurrent <= latency <= serial        utilisation = busy / latency        MFU, HFU, MBU: see `report.utilisation`
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import numpy as np
 from trn_jax.engines.dma import moved_bytes
 from trn_jax.graph.instruction import ENGINES
 from trn_jax.report.bottleneck import freed_chips, lot
+from trn_jax.report.footprint import footprint
 from trn_jax.report.inputs import check_one_chip, check_one_program
 from trn_jax.report.report import EngineTime, Operation, Report
 from trn_jax.report.slices import engine_slices, idle_s
+from trn_jax.report.utilisation import array_flops, core_peak_flop_per_s, model_flops
 from trn_jax.report.warmup import warmup_s
 from trn_jax.timing.bound import bound
+from trn_jax.timing.energy import parts_of, with_ends
 from trn_jax.timing.exact import precision
 from trn_jax.timing.limits import slack_bytes
 from trn_jax.timing.overlap import default_overlap, overlap_levels
@@ -36,13 +39,13 @@ def estimate(program: Program, chip: Any, *, overlap: Any = None, throttle: bool
 
     Returns:
         A `Report`, all numbers Python floats. Print it, or use `.engines`, `.bottleneck`, `.to_table()`, `.timeline()`,
-        `.save_trace(path)`.
+        `.roofline()`, `.critical_path`, `.passes`, `.save_trace(path)`.
 
     Raises:
         ProgramError: Not one program, or an unknown overlap.
         ChipError: Not one concrete chip.
 
-    Units: seconds, bytes, floating point operations. Gradient: none; differentiate `trn_jax.latency`.
+    Units: seconds, bytes, joules, floating point operations. Gradient: none; differentiate `trn_jax.latency` and `trn_jax.energy`.
     Basis: as `latency`; the warm-up as `report.warmup` says.
     """
     check_one_program("estimate", program)
@@ -57,11 +60,15 @@ def estimate(program: Program, chip: Any, *, overlap: Any = None, throttle: bool
         asked = schedule(program, chips, overlap=asked_for)
         concurrent = schedule(program, chips, overlap=at_once)
         bound_s = float(bound(program, chip))
+        energies = parts_of(program, with_ends(chip), asked.total_s[0])
         moved = _moved_bytes(program, chip)
     plan: Schedule = lot(asked, 0)
     repeats = np.asarray(program.repeats)
     latency_s, flops, hbm_bytes = float(plan.total_s), float(program.flops), float((moved * repeats).sum())
-    peak_flop_per_s = 2.0 * float(chip.tensor.rows) * float(chip.tensor.cols) * float(chip.tensor.clock_hz)
+    peak_flop = core_peak_flop_per_s(chip) * latency_s
+    needed_flops = model_flops(program)
+    ends_j = np.broadcast_to(sum(map(np.asarray, energies.values())), 3)
+    traffic = _traffic(program, moved * repeats)
     slices = engine_slices(program, plan)
     return Report(
         latency_s=latency_s,
@@ -73,8 +80,17 @@ def estimate(program: Program, chip: Any, *, overlap: Any = None, throttle: bool
         idle_s=idle_s(slices, latency_s),
         without_s={engine: float(asked.total_s[index]) for index, engine in enumerate(ENGINES, start=1)},
         flops=flops,
-        mfu=_ratio(flops, peak_flop_per_s * latency_s),
+        mfu=_ratio(needed_flops, peak_flop),
+        hfu=_ratio(array_flops(program, chip), peak_flop),
+        mfu_chip=_ratio(needed_flops * float(chip.cores), float(chip.tensor.chip_peak_flop_per_s) * latency_s),
+        mbu=_ratio(hbm_bytes * float(chip.hbm.stacks), float(chip.hbm.bandwidth_bytes_per_s) * latency_s),
+        energy_j=float(ends_j[1]),
+        energy_range_j=(float(ends_j[0]), float(ends_j[2])),
+        energy_by_engine_j={engine: float(np.broadcast_to(joules, 3)[1]) for engine, joules in energies.items()},
         hbm_bytes=hbm_bytes,
+        hbm_traffic=traffic,
+        spilled_bytes=traffic.get("spill", 0.0) + traffic.get("reload", 0.0),
+        footprint=footprint(program, moved),
         hbm_bytes_compulsory=float(program.compulsory_bytes),
         arithmetic_intensity_flop_per_byte=_ratio(flops, hbm_bytes),
         slack_bytes={name: float(slack) for name, slack in slack_bytes(program, chip).items()},
@@ -92,6 +108,15 @@ def _moved_bytes(program: Program, chip: Any) -> np.ndarray:
     table = program.table
     size_bytes = np.asarray(table["bytes"] * table["hbm"])
     return np.asarray(moved_bytes(size_bytes, np.asarray(table["reuse_bytes"]), chip, 0.0, np.asarray(table.get("reuse_slope", 1.0))))
+
+
+def _traffic(program: Program, moved: np.ndarray) -> dict[str, float]:
+    """Bytes over HBM by what they are for, largest first: "load", "store", "spill", "reload", "reread", or the name of an operation."""
+    found: dict[str, float] = {}
+    for row in np.flatnonzero(moved):
+        name = program.structure.functions[row] or program.structure.kinds[row]
+        found[name] = found.get(name, 0.0) + float(moved[row])
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _engines(program: Program, plan: Schedule, repeats: np.ndarray) -> dict[str, EngineTime]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trn_jax.chips.schema import Chip
+from trn_jax.report.critical import PathRow
+from trn_jax.report.footprint import Footprint
 from trn_jax.timing.program import Program
 from trn_jax.timing.schedule import Schedule
 
@@ -69,8 +71,17 @@ class Report:
             what the engines' busy times leave of the latency.
         without_s: For each engine, the latency if that engine took no time.
         flops: Floating point operations of the matrix products.
-        mfu: flops over 2 rows cols clock times latency: against the array's bf16 peak.
+        mfu: Model FLOP utilisation, against the core's bf16 peak 2 rows cols clock; what `jax.checkpoint` computes again is left out.
+        hfu: Hardware FLOP utilisation: what the array executes, with recomputation, transposes and part-filled tiles.
+        mfu_chip: mfu against the peak that the chip page advertises, if all cores did this.
+        mbu: Memory bandwidth utilisation, against the core's HBM stack.
+        energy_j: Joules of this core, its share of the chip's static power included.
+        energy_range_j: With all energies of the chip file at their low ends, and at their high ends.
+        energy_by_engine_j: The engines with their memory accesses, and "static".
         hbm_bytes: Bytes that cross HBM at this size of SBUF.
+        hbm_traffic: Of them, by what they are for: "load", "store", "spill", "reload", "reread" and operations that work in HBM.
+        spilled_bytes: Stored because SBUF is too small, and loaded again.
+        footprint: What is held in HBM: arguments by name, results, temporaries.
         hbm_bytes_compulsory: Those that do however large SBUF is.
         arithmetic_intensity_flop_per_byte: flops over hbm_bytes.
         slack_bytes: For "sbuf", "psum" and "hbm" the bytes to spare; negative where the program cannot run on the chip at all.
@@ -92,7 +103,16 @@ class Report:
     without_s: Mapping[str, float]
     flops: float
     mfu: float
+    hfu: float
+    mfu_chip: float
+    mbu: float
+    energy_j: float
+    energy_range_j: tuple[float, float]
+    energy_by_engine_j: Mapping[str, float]
     hbm_bytes: float
+    hbm_traffic: Mapping[str, float]
+    spilled_bytes: float
+    footprint: Footprint
     hbm_bytes_compulsory: float
     arithmetic_intensity_flop_per_byte: float
     slack_bytes: Mapping[str, float]
@@ -120,11 +140,37 @@ class Report:
 
         return bottleneck_text(self)
 
+    @property
+    def critical_path(self) -> tuple[PathRow, ...]:
+        """Rows on the critical path, in order, with the seconds each contributes: they sum to `latency_s`.
+
+        Computed when asked for, once per structure of program with a compilation of a few seconds.
+        """
+        from trn_jax.report.critical import critical_path
+
+        return critical_path(self.program, self.chip, self.overlap)
+
+    @property
+    def passes(self) -> dict[str, float]:
+        """What each fusion pass bought: seconds of the latency without it, less `latency_s`; lowers the function again for each.
+
+        Empty for a `trn_jax.kernel` and for a program built by hand or unpickled, which have no function to lower again.
+        """
+        from trn_jax.report.fusion import bought_s
+
+        return bought_s(self.program, self.chip, self.overlap, self.latency_s)
+
     def to_table(self, top: int = 5) -> str:
         """The report as text: totals, engines, memory, bottleneck and the `top` longest operations."""
         from trn_jax.report.table import report_text
 
         return report_text(self, top)
+
+    def to_dict(self, *, explain: bool = False) -> dict[str, Any]:
+        """The report as numbers and texts that `json.dumps` takes; `explain` adds the critical path and what the passes bought."""
+        from trn_jax.report.record import report_record
+
+        return report_record(self, explain)
 
     def timeline(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draws what each engine does when; needs matplotlib (`pip install 'trn_jax[plots]'`).
@@ -141,6 +187,23 @@ class Report:
         from trn_jax.report.timeline import draw_timeline
 
         return draw_timeline(self, path)
+
+    def roofline(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draws what the arithmetic intensity allows and where the program is; needs matplotlib (`pip install 'trn_jax[plots]'`).
+
+        Args:
+            path: PNG (or PDF, SVG) to write as well.
+
+        Returns:
+            The figure, which a notebook shows.
+
+        Raises:
+            ProgramError: The program has no matrix products, or moves nothing.
+            UnsupportedError: matplotlib is not installed.
+        """
+        from trn_jax.report.roofline import draw_roofline
+
+        return draw_roofline(self, path)
 
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
         """Writes the schedule as a trace file for https://ui.perfetto.dev or chrome://tracing; returns the path."""

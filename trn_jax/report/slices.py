@@ -29,6 +29,7 @@ class Slice(NamedTuple):
         duration_s: How long the engine is busy; never 0.
         iterations: Iterations it stands for: 1, or those of the loop after its first.
         interval_s: Seconds from one of these iterations to the next; 0 where there is only one.
+        queue: Which of several DMA queues it is on, of a kernel; else the engine.
     """
 
     engine: str
@@ -39,6 +40,12 @@ class Slice(NamedTuple):
     duration_s: float
     iterations: float = 1.0
     interval_s: float = 0.0
+    queue: str = ""
+
+    @property
+    def track(self) -> str:
+        """What does one thing at a time: the engine, or one of its queues."""
+        return self.queue or self.engine
 
     @property
     def end_s(self) -> float:
@@ -47,9 +54,9 @@ class Slice(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Time an engine spends waiting before a row, and the row that kept it longest (-1: none; its own start-up)."""
+    """Time a track spends waiting before a row, and the row that kept it longest (-1: none; its own start-up)."""
 
-    engine: str
+    track: str
     row: int
     cause: int
     begin_s: float
@@ -57,7 +64,7 @@ class Wait(NamedTuple):
 
 
 def engine_slices(program: Program, schedule: Schedule) -> list[Slice]:
-    """All slices in the order of the program; those of one engine never overlap and add up to its busy time.
+    """All slices in the order of the program; those of one track never overlap, those of one engine add up to its busy time.
 
     Args:
         program: One program, no batch.
@@ -69,27 +76,32 @@ def engine_slices(program: Program, schedule: Schedule) -> list[Slice]:
     structure, trips = program.structure, np.asarray(program.table["trips"])
     loops = {loop.end: (index, loop) for index, loop in enumerate(structure.loops)}
     busy_s = np.array(schedule.occupancy_s)  # of one iteration of the innermost loop; closing rows get what they stand for
-    free_s: dict[str, float] = {engine: 0.0 for engine in ENGINES}
-    inside: dict[str, np.ndarray] = {name: np.array([engine == name for engine in structure.engines]) for name in ENGINES}
+    tracks = structure.engines if structure.issued is None else structure.issued.lanes
+    engine_of = {track: engine for track, engine in zip(tracks, structure.engines, strict=True) if engine in ENGINES}
+    order = sorted(engine_of, key=lambda track: (ENGINES.index(engine_of[track]), track))
+    free_s: dict[str, float] = {track: 0.0 for track in order}
+    inside = {name: np.array([track == name for track in tracks]) & (np.array(structure.engines) != "loop") for name in order}
     repeats = np.ones(len(program))
     slices: list[Slice] = []
 
     def add(item: Slice) -> None:
         if item.duration_s > 0:
             slices.append(item)
-            free_s[item.engine] = item.end_s
+            free_s[item.track] = item.end_s
 
     for row, (engine, kind, info) in enumerate(zip(structure.engines, structure.kinds, structure.rows, strict=True)):
         if row not in loops:
-            add(Slice(engine, row, info.label, kind, float(schedule.start_s[row]), float(busy_s[row])))
+            queue = "" if tracks[row] == engine else tracks[row]
+            add(Slice(engine, row, info.label, kind, float(schedule.start_s[row]), float(busy_s[row]), queue=queue))
             continue
         index, loop = loops[row]
         others = max(float(trips[row]) - 1.0, 0.0)
         body = slice(loop.begin, row)
-        for name in ENGINES:
+        for name in order:
             once_s = float((busy_s * repeats)[body][inside[name][body]].sum())
             text = f"{others:g} more iterations of the loop at row {loop.begin}"
-            add(Slice(name, row, text, "loop", free_s[name], others * once_s, others, float(schedule.intervals_s[index])))
+            queue, interval_s = "" if name == engine_of[name] else name, float(schedule.intervals_s[index])
+            add(Slice(engine_of[name], row, text, "loop", free_s[name], others * once_s, others, interval_s, queue))
         repeats[body] *= others + 1.0
     return slices
 
@@ -104,14 +116,14 @@ def idle_s(slices: Sequence[Slice], total_s: float) -> float:
 
 
 def waits(program: Program, slices: list[Slice], schedule: Schedule) -> list[Wait]:
-    """The gaps between the slices of each engine, up to its last one."""
-    free_s: dict[str, float] = {engine: 0.0 for engine in ENGINES}
+    """The gaps between the slices of each track, up to its last one."""
+    free_s: dict[str, float] = {item.track: 0.0 for item in slices}
     found: list[Wait] = []
     for item in slices:
-        gap_s = item.begin_s - free_s[item.engine]
+        gap_s = item.begin_s - free_s[item.track]
         if gap_s > 1e-9 * schedule.total_s:  # less is rounding
             causes = program.structure.rows[item.row].waits if item.kind != "loop" else ()
             cause = max(causes, key=lambda row: schedule.end_s[row], default=-1)
-            found.append(Wait(item.engine, item.row, cause, free_s[item.engine], gap_s))
-        free_s[item.engine] = item.end_s
+            found.append(Wait(item.track, item.row, cause, free_s[item.track], gap_s))
+        free_s[item.track] = item.end_s
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trn_jax.chips.loader import list_chips, load_chip
 from trn_jax.chips.paths import leaves_by_path
+from trn_jax.report.footprint import capacity_text
 from trn_jax.report.text import aligned, html_table, quantity, share, times
 from trn_jax.timing.overlap import KERNEL
 
@@ -71,6 +72,8 @@ def _head_lines(report: Report) -> list[str]:
     for memory, slack in report.slack_bytes.items():
         if slack < 0:
             lines.append(f"  CANNOT RUN: {memory.upper()} is {quantity(-slack, 'B')} too small, so these times mean nothing")
+    if report.footprint.total_bytes > float(report.chip.hbm.size_bytes):
+        lines.append(f"  DOES NOT FIT: {capacity_text(report.footprint, report.chip, quantity)}")
     if report.warmup_s:
         lines.append(f"  not counted: up to {quantity(report.warmup_s, 's')} more while the Tensor Engine warms up after idling")
     return lines
@@ -96,13 +99,26 @@ def _engine_rows(report: Report) -> list[list[str]]:
 
 
 def _memory_lines(report: Report) -> list[str]:
-    moved = f"HBM traffic {quantity(report.hbm_bytes, 'B')} ({quantity(report.hbm_bytes_compulsory, 'B')} compulsory)"
-    if not report.flops:
-        return [f"{moved}; no matrix products"]
-    return [
-        f"{moved}; {quantity(report.flops, 'FLOP')} of matrix products, "
-        f"{quantity(report.arithmetic_intensity_flop_per_byte, 'FLOP/B')}; MFU {share(report.mfu)}"
+    low_j, high_j = report.energy_range_j
+    spills = f", {quantity(report.spilled_bytes, 'B')} spilled and loaded again" if report.spilled_bytes else ""
+    lines = [
+        f"HBM traffic {quantity(report.hbm_bytes, 'B')} ({quantity(report.hbm_bytes_compulsory, 'B')} compulsory{spills}); "
+        f"MBU {share(report.mbu)}",
+        f"{quantity(report.flops, 'FLOP')} of matrix products, {quantity(report.arithmetic_intensity_flop_per_byte, 'FLOP/B')}; "
+        f"MFU {share(report.mfu)}, HFU {share(report.hfu)}, {share(report.mfu_chip)} of the chip's advertised peak"
+        if report.flops
+        else "no matrix products",
+        f"HBM footprint {capacity_text(report.footprint, report.chip, quantity)}",
+        f"energy {quantity(report.energy_j, 'J')} ({quantity(low_j, 'J')} to {quantity(high_j, 'J')}), "
+        f"{quantity(report.energy_j / report.latency_s if report.latency_s else 0.0, 'W')}: {_energy_text(report)}",
     ]
+    return lines
+
+
+def _energy_text(report: Report) -> str:
+    """The shares of the energy, largest first."""
+    parts = sorted(report.energy_by_engine_j.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {share(joules / report.energy_j)}" for name, joules in parts if joules > 5e-4 * report.energy_j)
 
 
 def _top_rows(report: Report, top: int) -> list[list[str]]:

@@ -15,7 +15,9 @@ def prefix_of(value: float, unit: str) -> tuple[float, str]:
     size = abs(value)
     if not 0 < size < math.inf:
         return 1.0, ""
-    prefixes = _PREFIXES[5:] + _SMALL_PREFIXES if unit == "s" else _PREFIXES
+    prefixes = {"s": _PREFIXES[5:] + _SMALL_PREFIXES, "J": _PREFIXES + _SMALL_PREFIXES, "W": _PREFIXES + _SMALL_PREFIXES}.get(
+        unit, _PREFIXES
+    )
     size *= 1 + 5e-4  # 999.96 us reads as 1.000 ms
     return next(((scale, prefix) for scale, prefix in prefixes if size >= scale), prefixes[-1])
 

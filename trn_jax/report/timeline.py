@@ -40,7 +40,7 @@ def draw_timeline(report: Report, path: str | os.PathLike[str] | None = None) ->
     shown = [kind if kind in keys else _OTHER for kind in kinds]
     colours = dict(zip(keys, _COLOURS, strict=False)) | {_OTHER: "#9498a0"}
 
-    figure = _notebook_figure()(figsize=(9.0, 1.5 + 0.42 * len(engines)), dpi=120, layout="constrained")
+    figure = notebook_figure()(figsize=(9.0, 1.5 + 0.42 * len(engines)), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     position = {engine: height for height, engine in enumerate(reversed(engines))}
@@ -96,7 +96,7 @@ def _kind(item: Slice, report: Report) -> str:
     return _kind(item._replace(row=row, kind=structure.kinds[row]), report)
 
 
-def _notebook_figure() -> Any:
+def notebook_figure() -> Any:
     """A Figure that a notebook shows without pyplot."""
     from io import BytesIO
 
