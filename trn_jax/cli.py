@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from trn_jax.commands.chips import Chips
+from trn_jax.commands.profile import Profile
 from trn_jax.commands.train import Train
 from trn_jax.commands.validate import Validate
 from trn_jax.errors import TrnJaxError
 
-COMMANDS: dict[str, type] = {"train": Train, "chips": Chips, "validate": Validate}
+COMMANDS: dict[str, type] = {"train": Train, "profile": Profile, "chips": Chips, "validate": Validate}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
