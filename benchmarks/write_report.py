@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-SCRIPTS = ("emulation_overhead", "observe_overhead", "latency_throughput", "training_quality", "import_time")
+SCRIPTS = ("emulation_overhead", "observe_overhead", "latency_throughput", "trace_llm", "training_quality", "import_time")
 MEANINGS = {
     "emulation_overhead": "A GPT step (d_model 256, 4 layers, 256 tokens, batch 8, AdamW) on the emulated Trainium2 against plain fp32 JAX",
     "observe_overhead": "The same step under `find_nonfinite` against only emulated",
     "latency_throughput": "`latency` of one program over a batch of chips, float32",
+    "trace_llm": "Tracing a Llama-3-8B train step of 2048 tokens, 32 layers written out or scanned, and its first `latency`",
     "import_time": "`import trn_jax` after `import jax`, in fresh processes",
     "training_quality": "What the preset `small` learns in bf16 on the emulated Trainium2",
 }
