@@ -44,7 +44,8 @@ def test_every_operation_becomes_instructions_of_known_engines_and_kinds(name):
                 assert instruction.engine in ENGINES
                 assert instruction.kind in trn_jax.engines.KINDS[instruction.engine]
             if node.outputs and not instructions:
-                assert node.name in VIEWS | {"transpose", "bitcast_convert_type"}
+                makes_strong = node.name == "convert_element_type" and node.inputs[0].dtype == node.outputs[0].dtype
+                assert makes_strong or node.name in VIEWS | {"transpose", "bitcast_convert_type"}
             if instructions:
                 assert len(instructions[-1].write_formats) == len(node.outputs)
 
@@ -167,3 +168,12 @@ def test_an_operand_that_changes_along_a_row_is_streamed(shape, kind, operands):
     graph = trace_graph(lambda x, y: jax.lax.add(x, y) if x.shape == y.shape else x + y, jnp.ones((8, 32)), jnp.ones(shape)).graph
     (instruction,) = (i for node in walk(graph) if node.name == "add" and isinstance(node, Op) for i in lower(node, Numerics()))
     assert (instruction.kind, instruction.work.operands) == (kind, operands)
+
+
+def test_making_a_weak_type_strong_is_a_view():
+    graph = trace_graph(
+        lambda x: jax.lax.convert_element_type(x, jnp.float32) * 2, jax.ShapeDtypeStruct((2,), jnp.float32, weak_type=True)
+    ).graph
+    conversions = [node for node in walk(graph) if isinstance(node, Op) and node.name == "convert_element_type"]
+    assert conversions
+    assert all(lower(op, Numerics()) == () for op in conversions)

@@ -134,8 +134,11 @@ def _special(op: Op, numerics: Numerics) -> Instruction:
 
 
 @register_rule(*COPIES)
-def _copy(op: Op, numerics: Numerics) -> Instruction:
-    return streaming(op, numerics, "vector", "tensor_copy", COPIES[op.name])
+def _copy(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
+    """A copy; a view where a conversion only makes a weak type strong."""
+    if op.name == "convert_element_type" and op.inputs[0].dtype == op.outputs[0].dtype:
+        return ()
+    return (streaming(op, numerics, "vector", "tensor_copy", COPIES[op.name]),)
 
 
 @register_rule("select_n")
