@@ -110,7 +110,7 @@ def test_queues_share_the_rate_of_the_dma_engines():
     ("kernel", "shapes"),
     [
         (matmul.tiled, (shape(2048, 256), shape(2048, 1024))),
-        pytest.param(matmul.hoisted, (shape(1024, 256), shape(1024, 1024)), marks=pytest.mark.slow),
+        pytest.param(matmul.hoisted, (shape(1024, 1024), shape(1024, 2048)), marks=pytest.mark.slow),
         pytest.param(softmax.softmax, (shape(4096, 256),), marks=pytest.mark.slow),
         (copied, (shape(128, 51200),)),
     ],
@@ -128,7 +128,8 @@ def test_a_loop_takes_what_it_takes_written_out(kernel, shapes, buffers, monkeyp
     for column in ("bytes", "m"):
         totals = [float((program.table[column] * program.repeats).sum()) for program in (looped, written)]
         assert totals[0] == totals[1]
-    np.testing.assert_allclose(float(trn.latency(looped, CHIP)), float(trn.latency(written, CHIP)), rtol=0.05)
+    tolerance = 0.03 if buffers > 1 else 0.08  # with one buffer, what follows an inner loop waits for all of its last iteration
+    np.testing.assert_allclose(float(trn.latency(looped, CHIP)), float(trn.latency(written, CHIP)), rtol=tolerance)
 
 
 def test_time_is_differentiable_in_the_chip_and_scales_with_the_unit_of_time():
@@ -168,3 +169,33 @@ def test_smoothing_only_adds_and_shows_the_size_of_the_array():
     times = [float(trn.latency(program, CHIP, smoothing=s)) for s in (0.0, 0.01, 0.05)]
     assert times[0] < times[1] < times[2] < times[0] * (1 + 8 * 0.05)
     assert trn.elasticity(program, CHIP, smoothing=0.05)["tensor.rows"] != 0
+
+
+def test_issuing_is_every_queues_own_business():
+    @trn.kernel
+    def tiny(nc, x, queues: int):
+        tiles = [nc.load(x[:, i : i + 1], queue=f"sync:{i % queues}") for i in range(32)]
+        out = nc.ndarray((128, 1), buffer="hbm")
+        nc.store(out, tiles[-1])
+        return out
+
+    one, four = (trn.estimate(trn.trace(tiny, shape(128, 32), queues=queues), CHIP) for queues in (1, 4))
+    issue_s = float(CHIP.dma.issue_s)
+    assert one.latency_s - four.latency_s == pytest.approx((32 - 8) * issue_s, rel=0.1)
+    assert four.engines["dma"].utilisation < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queues", [1, 4])
+def test_the_critical_path_adds_up_to_the_latency(queues):
+    @trn.kernel
+    def streamed(nc, x):
+        out = nc.ndarray(x.shape, x.dtype, buffer="hbm")
+        for i in nc.affine_range(200):
+            part = slice(i * 512, (i + 1) * 512)
+            nc.store(out[:, part], nc.load(x[:, part], queue="sync"), queue=f"sync:{queues - 1}")
+        return out
+
+    report = trn.estimate(trn.trace(streamed, shape(128, 200 * 512)), CHIP)
+    assert report.program.structure.loops
+    assert sum(row.seconds for row in report.critical_path) == pytest.approx(report.latency_s, rel=1e-5)

@@ -128,4 +128,4 @@ def test_a_kernel_has_a_track_for_each_queue(chip, trace_of):
         spans = [(event["ts"], event["ts"] + event["dur"]) for event in slices[queue]]
         assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
     total_s = sum(event["dur"] for queue in queues for event in slices[queue]) * 1e-6
-    assert total_s == pytest.approx(report.engines["dma"].busy_s)
+    assert total_s >= report.engines["dma"].busy_s  # queues issue their transfers side by side, and share the engines that move them

@@ -24,13 +24,16 @@ from trn_jax.timing.shared_rate import shared_s
 from trn_jax.timing.smoothing import smooth_max, smooth_max_over, width
 
 
-def add_intervals(structure: Structure, mode: str, table: Table, trips: Any, hard: bool, smoothing: Any) -> tuple[Table, list[Any]]:
+def add_intervals(
+    structure: Structure, mode: str, table: Table, moving_s: Any, trips: Any, hard: bool, smoothing: Any
+) -> tuple[Table, list[Any]]:
     """Gives closing rows the time of the iterations they stand for: trips - 1 intervals, inner loops first.
 
     Args:
         structure: Static part of the program.
         mode: One of `steps.MODES`.
         table: Seconds of the other rows.
+        moving_s: From `shared_rate.moving_s`.
         trips: [rows, 1] or [rows, lots]; at least 1 on closing rows.
         hard: Whether smoothing is a concrete 0.
         smoothing: See `timing.smoothing`.
@@ -51,7 +54,7 @@ def add_intervals(structure: Structure, mode: str, table: Table, trips: Any, har
         scale = table.occupancy[position[loop.begin : loop.end]].sum(0) / len(plan.outputs)
         intervals[index] = _slowest_cycle(reached, width(0.0 if hard else smoothing, scale))
         if structure.issued is not None:
-            queues_s = shared_s(structure, table, trips, loop.begin, loop.end)
+            queues_s = shared_s(structure, moving_s, trips, loop.begin, loop.end)
             intervals[index] = smooth_max(intervals[index], queues_s, width(0.0 if hard else smoothing, scale))
         rest_s = jnp.maximum(trips[loop.end] - 1, 0.0) * intervals[index]
         closing = position[loop.end]

@@ -26,7 +26,7 @@ from trn_jax.timing.overlap import IN_TURN, SERIAL, default_overlap, mixture
 from trn_jax.timing.plan import main_plan
 from trn_jax.timing.program import Program, Structure
 from trn_jax.timing.recurrence import run
-from trn_jax.timing.shared_rate import shared_s
+from trn_jax.timing.shared_rate import moving_s, shared_s
 from trn_jax.timing.smoothing import is_hard, smooth_max, smooth_max_over, width
 
 
@@ -40,7 +40,7 @@ class Schedule:
         occupancy_s: [rows] How long its engine is busy with it; 0 on closing rows.
         latency_s: [rows] How long it takes alone.
         total_s: The end of the last row.
-        busy_s: How long each engine is busy, all iterations counted.
+        busy_s: How long each engine is busy, all iterations counted; of several DMA queues, how long they move bytes.
         serial_s: All rows one after the other.
         intervals_s: [loops] Initiation interval of each loop.
     """
@@ -101,8 +101,8 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
 @partial(jax.jit, static_argnames=("hard", "dtype"))
 def total(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Any:
     """Seconds until the last row has ended."""
-    table, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
-    return _total(program.structure, table, trips, repeats, smoothing, weights, hard).reshape(shape)
+    table, moving, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
+    return _total(program.structure, table, moving, trips, repeats, smoothing, weights, hard).reshape(shape)
 
 
 @partial(jax.jit, static_argnames=("hard", "dtype"))
@@ -112,13 +112,16 @@ def critical(program: Program, chip: Chip, smoothing: Any, weights: dict[str, An
     The total is made of maxima and sums of the table's seconds, so it is the sum of (its derivative in each of them) x (that many
     seconds): what is not on a critical path has derivative 0. At a tie the sides share.
     """
-    table, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
-    slopes = jax.grad(lambda t: _total(program.structure, t, trips, repeats, smoothing, weights, hard).sum())(table)
-    seconds = sum(slope * part for slope, part in zip(slopes[:3], table[:3], strict=True))
-    return _by_row(program.structure, seconds).reshape(len(program), *shape)
+    table, moving, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
+    of = lambda table, moving: _total(program.structure, table, moving, trips, repeats, smoothing, weights, hard).sum()
+    slopes, moving_slope = jax.grad(of, argnums=(0, 1))(table, moving)
+    seconds = _by_row(program.structure, sum(slope * part for slope, part in zip(slopes[:3], table[:3], strict=True)))
+    return (seconds + (0.0 if moving is None else moving_slope * moving)).reshape(len(program), *shape)
 
 
-def _total(structure: Structure, table: Table, trips: Any, repeats: Any, smoothing: Any, weights: dict[str, Any], hard: bool) -> Any:
+def _total(
+    structure: Structure, table: Table, moving: Any, trips: Any, repeats: Any, smoothing: Any, weights: dict[str, Any], hard: bool
+) -> Any:
     """Seconds until the last row has ended, [lots]: the weighted mean of the schedules."""
     result, lasts = jnp.zeros(table.gap.shape[-1], table.gap.dtype), {}
     for mode, weight in weights.items():
@@ -127,8 +130,8 @@ def _total(structure: Structure, table: Table, trips: Any, repeats: Any, smoothi
         else:
             last = lasts.get(IN_TURN.get(mode, mode))
             if last is None:
-                filled, _ = add_intervals(structure, IN_TURN.get(mode, mode), table, trips, hard, smoothing)
-                last = lasts[IN_TURN.get(mode, mode)] = _last(structure, IN_TURN.get(mode, mode), filled, trips, hard, smoothing)
+                filled, _ = add_intervals(structure, IN_TURN.get(mode, mode), table, moving, trips, hard, smoothing)
+                last = lasts[IN_TURN.get(mode, mode)] = _last(structure, IN_TURN.get(mode, mode), filled, moving, trips, hard, smoothing)
             if mode in IN_TURN:
                 last = _in_turn(structure, mode, last, table, repeats, hard, smoothing)
             result = result + weight * last
@@ -138,7 +141,7 @@ def _total(structure: Structure, table: Table, trips: Any, repeats: Any, smoothi
 @partial(jax.jit, static_argnames=("hard", "dtype"))
 def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Schedule:
     structure = program.structure
-    table, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
+    table, moving, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
     latency_s, occupancy_s = (_by_row(structure, seconds) for seconds in (table.occupancy + table.gap, table.occupancy))
     serial, iterations = serial_rows(structure, latency_s, trips)
     end_s, total_s, intervals = jnp.zeros_like(serial), jnp.zeros_like(serial[:1].sum(0)), [jnp.zeros_like(s) for s in iterations]
@@ -147,14 +150,15 @@ def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, A
             ends, last, cycles = jnp.cumsum(serial, axis=0), serial.sum(0), iterations
         else:
             lanes = IN_TURN.get(mode, mode)
-            filled, cycles = add_intervals(structure, lanes, table, trips, hard, smoothing)
-            ends, last = _ends(structure, lanes, filled, hard, smoothing), _last(structure, lanes, filled, trips, hard, smoothing)
+            filled, cycles = add_intervals(structure, lanes, table, moving, trips, hard, smoothing)
+            ends, last = _ends(structure, lanes, filled, hard, smoothing), _last(structure, lanes, filled, moving, trips, hard, smoothing)
             if mode in IN_TURN:  # the same order, stretched until all the work of compute engines fits in
                 stretched = _in_turn(structure, mode, last, table, repeats, hard, smoothing)
                 factor = stretched / jnp.where(last > 0, last, 1.0)
                 ends, last, cycles = ends * factor[None], stretched, [cycle * factor for cycle in cycles]
         end_s, total_s = end_s + weight * ends, total_s + weight * last
         intervals = [sum_s + weight * cycle for sum_s, cycle in zip(intervals, cycles, strict=True)]
+    work_s = occupancy_s if moving is None else jnp.where(moving > 0, moving, occupancy_s)
     busy = {engine: [row for row, name in enumerate(structure.engines) if name == engine] for engine in ENGINES}
     result = Schedule(
         start_s=end_s - occupancy_s,
@@ -162,7 +166,7 @@ def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, A
         occupancy_s=occupancy_s,
         latency_s=latency_s,
         total_s=total_s,
-        busy_s={engine: (occupancy_s * repeats)[np.array(rows, int)].sum(0) for engine, rows in busy.items() if rows},
+        busy_s={engine: (work_s * repeats)[np.array(rows, int)].sum(0) for engine, rows in busy.items() if rows},
         serial_s=serial.sum(0),
         intervals_s=jnp.stack(intervals) if intervals else jnp.zeros_like(serial[:0]),
     )
@@ -193,10 +197,12 @@ def lots_of(program: Program, chip: Chip, dtype: str) -> tuple[Chip, dict[str, A
     return jax.tree.map(lots, chip), columns, repeats, shape
 
 
-def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str) -> tuple[Table, Any, Any, tuple[int, ...]]:
-    """Costs of all rows, trips, repeats, and the shape of the batch."""
+def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str) -> tuple[Table, Any, Any, Any, tuple[int, ...]]:
+    """Costs of all rows, seconds that DMA queues share, trips, repeats, and the shape of the batch."""
     lots, columns, repeats, shape = lots_of(program, chip, dtype)
-    return price(program.structure, columns, lots, 0.0 if hard else smoothing, dtype), columns["trips"], repeats, shape
+    smoothing = 0.0 if hard else smoothing
+    table, moving = price(program.structure, columns, lots, smoothing, dtype), moving_s(program.structure, columns, lots, smoothing)
+    return table, moving, columns["trips"], repeats, shape
 
 
 def _serial(structure: Structure, table: Table, repeats: Any) -> Any:
@@ -218,7 +224,7 @@ def _by_row(structure: Structure, seconds: Any) -> Any:
     return seconds[positions(structure)[:-1]]
 
 
-def _last(structure: Structure, mode: str, table: Table, trips: Any, hard: bool, smoothing: Any) -> Any:
+def _last(structure: Structure, mode: str, table: Table, moving: Any, trips: Any, hard: bool, smoothing: Any) -> Any:
     """The end of the last row of any lane, which is not before all DMA queues together could be done."""
     plan = main_plan(structure, mode, "ends")
     if not len(plan):
@@ -226,7 +232,7 @@ def _last(structure: Structure, mode: str, table: Table, trips: Any, hard: bool,
     ends: Any = run(plan, hard, table, smoothing)
     ends = ends[:, 0, 0]
     if structure.issued is not None:
-        ends = jnp.concatenate([ends, shared_s(structure, table, trips, 0, len(structure.engines))[None]])
+        ends = jnp.concatenate([ends, shared_s(structure, moving, trips, 0, len(structure.engines))[None]])
     return smooth_max_over(ends, width(0.0 if hard else smoothing, ends.mean(0)))
 
 
