@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import trn_jax
@@ -84,6 +85,21 @@ def test_decoding_refuses_scanned_layers_and_missing_caches():
         GPT(config.replace(scan_layers=True)).decode(token, caches, jnp.int32(0))
     with pytest.raises(ModelError, match="1 caches for 2 layers; make them with empty_caches"):
         GPT(config).decode(token, caches[:1], jnp.int32(0))
+
+
+def test_the_train_step_is_adamw():
+    from trn_jax.models.reference import _adamw
+
+    params = {"w": jax.random.normal(jax.random.key(0), (5, 4)), "b": jnp.ones(4)}
+    optimizer = optax.adamw(3e-4, b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    ours, state, theirs, moments = params, {"first": zeros, "second": zeros, "step": jnp.int32(0)}, params, optimizer.init(params)
+    for seed in range(3):
+        gradient = jax.tree.map(lambda leaf, seed=seed: jax.random.normal(jax.random.key(seed), leaf.shape), params)
+        ours, state = _adamw(ours, gradient, state)
+        updates, moments = optimizer.update(gradient, moments, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6), ours, theirs)
 
 
 def _spread(workload):

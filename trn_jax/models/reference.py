@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from trn_jax.errors import ModelError, did_you_mean
@@ -24,6 +23,7 @@ from trn_jax.models.resnet import resnet50, weights
 
 MODES = ("forward", "train", "decode")
 IMAGE_SIDE = 224
+_FIRST_DECAY, _SECOND_DECAY, _EPSILON, _WEIGHT_DECAY, _LEARNING_RATE = 0.9, 0.95, 1e-8, 0.1, 3e-4  # AdamW of the Llama papers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,18 +164,31 @@ def _images(mode: str, batch: int) -> tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def _train_step(loss: Callable[..., Any], params: Any, inputs: Any, targets: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    optimizer = optax.adamw(1e-4)
-    state = jax.eval_shape(lambda p: optimizer.init(_wide(p)), params)
+    moments = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), params)
+    state = {"first": moments, "second": moments, "step": jax.ShapeDtypeStruct((), jnp.int32)}
 
     def train_step(params: Any, optimizer_state: Any, inputs: Any, targets: Any) -> Any:
         value, gradient = jax.value_and_grad(loss)(params, inputs, targets)
         with jax.named_scope("optimizer"):
-            updates, optimizer_state = optimizer.update(_wide(gradient), optimizer_state, _wide(params))
-            params = optax.apply_updates(params, updates)
+            params, optimizer_state = _adamw(params, gradient, optimizer_state)
         return params, optimizer_state, value
 
     return train_step, (params, state, inputs, targets)
 
 
-def _wide(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
+def _adamw(params: Any, gradient: Any, state: Any) -> tuple[Any, Any]:
+    """One step of AdamW, weight by weight from beginning to end, so that no tree of intermediate results is ever held."""
+    step = state["step"] + 1
+    first_share, second_share = (1.0 - decay ** step.astype(jnp.float32) for decay in (_FIRST_DECAY, _SECOND_DECAY))
+
+    def updated(weight: Any, slope: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
+        wide, slope = weight.astype(jnp.float32), slope.astype(jnp.float32)
+        first = _FIRST_DECAY * first + (1.0 - _FIRST_DECAY) * slope
+        second = _SECOND_DECAY * second + (1.0 - _SECOND_DECAY) * jnp.square(slope)
+        change = first / first_share / (jnp.sqrt(second / second_share) + _EPSILON) + _WEIGHT_DECAY * wide
+        return (wide - _LEARNING_RATE * change).astype(weight.dtype), first, second
+
+    leaves, tree = jax.tree.flatten(params)
+    results = [updated(*each) for each in zip(leaves, *map(jax.tree.leaves, (gradient, state["first"], state["second"])), strict=True)]
+    updated_params, first, second = (jax.tree.unflatten(tree, column) for column in zip(*results, strict=True))
+    return updated_params, {"first": first, "second": second, "step": step}
