@@ -12,6 +12,7 @@ from trn_jax.validation.counters import with_counters
 from trn_jax.validation.frozen import frozen_rows
 from trn_jax.validation.measurement import read_measurements
 from trn_jax.validation.predict import Predictor
+from trn_jax.validation.sizes import Missing
 from trn_jax.validation.workloads import workload_of
 
 HEADER = "id,kind,metric,chip,workload,M,K,N,dtype,value,unit,extra_json,flag"
@@ -197,3 +198,16 @@ def test_published_kernels_are_within_what_the_documentation_says():
     full = {row.id for row in read_measurements(DATA) if row.text("completeness") == "full" and row.preset != "trainium3"}
     wanted = [row for row in rows if row.id in full and row.kind in ("kernel_latency", "kernel_throughput", "memory_bw")]
     assert sum(row.error is not None for row in wanted) >= 0.85 * len(wanted)
+
+
+def test_a_row_that_gives_its_tiles_is_timed_as_a_kernel():
+    predictor = Predictor()
+    paths = {}
+    for name in ("vector add ROW_CHUNK=1", "vector add ROW_CHUNK=128", "vector add FREE_DIM=4", "vector add"):
+        found = predictor.predict(row(name, n=1024, shape="n=1024"))
+        paths[name] = (found.path, found.latency_s)
+    assert [path for path, _ in paths.values()] == ["kernel"] * 3 + ["function"]
+    seconds = [seconds for _, seconds in paths.values()]
+    assert seconds[0] > 10 * seconds[1] > 20 * seconds[2]
+    with pytest.raises(Missing, match="the last tile"):
+        predictor.predict(row("vector add FREE_DIM=3", shape="n=1024"))

@@ -1,6 +1,6 @@
 """Predicted against published, row by row and by kind.
 
-error = predicted / published - 1, in the row's own unit;  headroom = published time / predicted time
+error = predicted / published - 1, in the row's own unit;  headroom = published time / time of the plain function
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Compared:
         published: In the row's unit.
         unit: Of both.
         error: predicted / published - 1.
-        headroom: Published time over predicted time.
+        headroom: Published time over that of the plain function.
         function_error: `error` of the plain function, which is what `path` "function" has.
         bound: The datasheet bound in the row's unit.
         beats_bound: Whether the published figure is faster than the bound.
@@ -114,7 +114,7 @@ def _compared(row: Measurement, predictor: Predictor) -> Compared:
         path=prediction.path,
         predicted=predicted,
         error=predicted / row.value - 1,
-        headroom=published_s / prediction.latency_s,
+        headroom=published_s / prediction.function_s,
         function_error=figure_of(row, workload, chip, prediction.function_s) / row.value - 1,
         bound=figure_of(row, workload, chip, prediction.bound_s),
         beats_bound=published_s < prediction.bound_s,
@@ -149,7 +149,7 @@ class Summary:
         p90: Nine tenths of the rows have a smaller |error|.
         bias: Mean error.
         beat_bound: Published figures faster than the datasheet bound; thresholds are not counted.
-        not_faster: Share of published times that are at least 0.9 of the predicted one; thresholds are not counted.
+        not_faster: Share of published times that are at least 0.9 of the plain function's; thresholds are not counted.
     """
 
     rows: int

@@ -13,7 +13,7 @@ from trn_jax.timing.latency import latency
 from trn_jax.timing.program import Program
 from trn_jax.timing.trace import trace
 from trn_jax.validation.counters import has_counters, with_counters
-from trn_jax.validation.kernels import kernel_of
+from trn_jax.validation.kernels import kernel_program
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing
 from trn_jax.validation.workloads import Workload, workload_of
@@ -71,9 +71,9 @@ class Predictor:
         function_s, bound_s = self.times[key, row.preset]
         launch_s = self.software.launch_s if row.text("metric").startswith(BENCHMARKS) else 0.0
         path, seconds = "function", function_s
-        kernel = kernel_of(row, workload)
+        kernel = kernel_program(row, workload)
         if has_counters(row.extra):
             path, seconds = "counters", float(latency(with_counters(program, chip, row.extra), chip))
         elif kernel is not None:
-            path, seconds = "kernel", float(latency(trace(kernel[0], *kernel[1]), chip))
+            path, seconds = "kernel", float(latency(kernel, chip))
         return Prediction(workload=workload, path=path, latency_s=seconds + launch_s, function_s=function_s + launch_s, bound_s=bound_s)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trn_jax.validation.compare import Compared, Summary, by_kind
 
-SUMMARY_COLUMNS = ("rows", "predicted", "median", "mean", "by group", "p90", "bias", "beat bound", "time >= 0.9 predicted")
+SUMMARY_COLUMNS = ("rows", "predicted", "median", "mean", "by group", "p90", "bias", "beat bound", "time >= 0.9 function")
 
 
 def comparison_text(rows: Sequence[Compared]) -> str:
