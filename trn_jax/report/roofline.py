@@ -58,6 +58,7 @@ def draw_roofline(report: Report, path: str | os.PathLike[str] | None = None) ->
     axes.set_xlabel("arithmetic intensity (FLOP per byte of HBM)")
     axes.set_ylabel(f"{prefix}FLOP/s")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / scale:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: f"{value / scale:g}" if f"{value:.0e}"[0] in "25" else "")
     axes.grid(which="both", alpha=0.2)
     axes.legend(fontsize="small", frameon=False, loc="lower right")
     if path is not None:
