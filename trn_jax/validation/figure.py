@@ -7,7 +7,7 @@ from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing
 from trn_jax.validation.workloads import Workload
 
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 PER_SECOND = {"TFLOPS": 1e12, "TOPS": 1e12, "TFLOP/s": 1e12, "GFLOPS": 1e9, "GB/s": 1e9, "GiB/s": 2.0**30, "TB/s": 1e12, "MB/s": 1e6}
 KINDS = ("kernel_latency", "kernel_throughput", "kernel_mfu", "memory_bw", "collective")
 

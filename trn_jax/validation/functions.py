@@ -70,6 +70,14 @@ def attention(q_HSD: Any, k_HSD: Any, v_HSD: Any) -> Any:
     return jnp.einsum("ghst,htd->ghsd", jax.nn.softmax(scores, axis=-1), v_HSD)
 
 
+def causal_attention(q_HSD: Any, k_HSD: Any, v_HSD: Any, parts: int = 8) -> Any:
+    """Attention of each part of the queries to the keys up to its end; the mask inside the last part of the keys is left out."""
+    size = q_HSD.shape[1] // parts
+    ends = [(part + 1) * size for part in range(parts - 1)] + [q_HSD.shape[1]]
+    starts = [0, *ends[:-1]]
+    return [attention(q_HSD[:, start:end], k_HSD[:, :end], v_HSD[:, :end]) for start, end in zip(starts, ends, strict=True)]
+
+
 def adamw(weight: Any, gradient: Any, m: Any, v: Any) -> Any:
     """One AdamW step that returns the new weights only."""
     m = 0.9 * m + 0.1 * gradient

@@ -1,6 +1,6 @@
 """The sizes of a published row: its columns, and the numbers in its `shape` text, under the names they are given there.
 
-"batch1 seq512 channels256 state16"   {"B": 16, "K": 64}   "N1 Cin256 Cout256 224x224 k3"   "(1,512,1024)x384"   "n=25600"
+"batch1 seq512 channels256 state16"   {"B": 16, "K": 64}   "N1 Cin256 Cout256 224x224 k3"   "(1,512,1024)x384"   "n=25600"   "S 2K"
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 from trn_jax.validation.measurement import Measurement
 
 COLUMNS = ("M", "K", "N", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "bytes", "ranks", "n_nodes")
-_NAMED = re.compile(r"([A-Za-z_]+)[ =]?(\d+)(?![\dx])")
+_NAMED = re.compile(r"([A-Za-z_]+)[ =]?(\d+)(K\b)?(?![\dx])")
 _NUMBERS = re.compile(r"\d+")
+_KILO = 1024
 
 
 class Missing(Exception):  # noqa: N818  (not an error of the user: the reason why a row is listed and not predicted)
@@ -34,7 +35,11 @@ class Sizes(dict[str, int]):
 def sizes_of(row: Measurement) -> Sizes:
     """All sizes of a row; those of its columns win over those in its text."""
     text = row.text("shape")
-    sizes = Sizes(_from_json(text) if text.startswith("{") else {name: int(size) for name, size in _NAMED.findall(text)})
+    sizes = Sizes(
+        _from_json(text)
+        if text.startswith("{")
+        else {name: int(size) * (_KILO if kilo else 1) for name, size, kilo in _NAMED.findall(text)}
+    )
     for name in COLUMNS:
         number = row.text(name)
         if number:

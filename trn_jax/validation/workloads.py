@@ -5,6 +5,7 @@ A row of `WORKLOADS` is a pattern on the published name and a builder; the first
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,17 @@ from trn_jax.validation import functions as f
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing, Sizes, numbers_of, sizes_of
 
-DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16, "int8": jnp.int8, "fp8": jnp.float8_e4m3}
+DTYPES = {
+    "fp32": jnp.float32,
+    "float32": jnp.float32,
+    "bf16": jnp.bfloat16,
+    "bfloat16": jnp.bfloat16,
+    "fp16": jnp.float16,
+    "float16": jnp.float16,
+    "int8": jnp.int8,
+    "fp8": jnp.float8_e4m3,
+    "float8": jnp.float8_e4m3,
+}
 PARTITIONS = 128
 
 
@@ -98,13 +109,20 @@ def _rmsnorm_qkv(row: Measurement, s: Sizes) -> Workload:
 
 
 def _attention(row: Measurement, s: Sizes) -> Workload:
-    if "causal" in row.workload.lower():
-        raise Missing("the blocks a causal mask skips: attention is traced without a mask")
-    batch = s.get("B", s.get("batch", 1))
-    heads, tokens, depth = s.first("heads", "QH", "H", "h"), s.first("seq_len", "seq", "S", "N", "s"), s.first("D", "d", "head_dim")
-    kv_heads = s.get("kv_heads", s.get("KH", heads))
+    """Named sizes, or bare ones in the order (batch, heads, tokens, depth), from the right."""
+    if not {"D", "d", "head_dim", "dim"}.intersection(s) and len(numbers_of(row)) in (2, 3, 4):
+        *leading, tokens, depth = numbers_of(row)
+        batch, heads, kv_heads = 1, math.prod(leading), math.prod(leading)
+    else:
+        batch = s.get("B", s.get("batch", s.get("bs", 1)))
+        heads = s.first("heads", "QH", "H", "h") if {"heads", "QH", "H", "h"}.intersection(s) else 1
+        tokens, depth = s.first("seq_len", "seq", "seqlen", "S", "s", "N"), s.first("D", "d", "head_dim", "dim")
+        kv_heads = s.get("kv_heads", s.get("KH", heads))
     q, kv = (batch * heads, tokens, depth), (batch * kv_heads, tokens, depth)
-    return _made(row, "attention", f.attention, q, kv, kv, operations=4.0 * batch * heads * tokens**2 * depth)
+    operations = 4.0 * batch * heads * tokens**2 * depth
+    if "causal" in f"{row.workload} {row.text('shape')}".lower():
+        return _made(row, "causal_attention", f.causal_attention, q, kv, kv, operations=operations / 2)
+    return _made(row, "attention", f.attention, q, kv, kv, operations=operations)
 
 
 def _elementwise(name: str, function: Callable[..., Any], count: int, row: Measurement, s: Sizes) -> Workload:
@@ -112,8 +130,15 @@ def _elementwise(name: str, function: Callable[..., Any], count: int, row: Measu
 
 
 def _rows(name: str, function: Callable[..., Any], extra: int, row: Measurement, s: Sizes) -> Workload:
-    """An operation along rows, with `extra` arguments of one row; the shape is (rows, columns)."""
-    m, n = (s["M"], s["N"]) if "M" in s else tuple(numbers_of(row)[:2]) if len(numbers_of(row)) == 2 else (s["M"], s["N"])
+    """An operation along rows, with `extra` arguments of one row; the shape is M and N, tokens S and hidden H, or (rows, columns)."""
+    if "lnc2" in f"{row.text('shape')} {row.text('instance')} {row.text('flag')} {row.text('metric')}".lower():
+        raise Missing("a model of one logical core made of two (LNC2)")
+    if "S" in s and "H" in s:
+        m, n = s.get("B", 1) * s["S"], s["H"]
+    elif "M" not in s and len(numbers_of(row)) == 2:
+        m, n = numbers_of(row)
+    else:
+        m, n = s["M"], s["N"]
     return _made(row, name, function, (m, n), *[(1, n)] * extra)
 
 
@@ -190,7 +215,7 @@ WORKLOADS: tuple[tuple[str, Callable[[Measurement, Sizes], Workload]], ...] = (
     (r"swiglu", partial(_product, "swiglu", f.swiglu, "MK KN KN NK")),
     (r"\blora\b", partial(_product, "lora", f.lora, "MK KN KR RN")),
     (r"transformer block", _block),
-    (r"attention|\bgqa|\bsdpa?\b|flash", _attention),
+    (r"attention|\bgqa|\bsdpa?\b|flash|self.?attn", _attention),
     (r"\bgemm\b|matmul", _matmul),
     (r"adamw", partial(_elementwise, "adamw", f.adamw, 4)),
     (r"\bsilu\b", partial(_elementwise, "silu", f.silu, 1)),
@@ -199,6 +224,6 @@ WORKLOADS: tuple[tuple[str, Callable[[Measurement, Sizes], Workload]], ...] = (
     (r"rms.?norm", partial(_rows, "rms_norm", f.rms_norm, 0)),
     (r"\brope", _rope),
     (r"mamba", _mamba),
-    (r"vector add", _vector_add),
+    (r"(vector|tensor).add", _vector_add),
     (r"read stream|^dma$", _stream),
 )
