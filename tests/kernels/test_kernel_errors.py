@@ -183,8 +183,10 @@ def test_options_and_settings_are_checked():
 
     with pytest.raises(trn.ProgramError, match="autocast= are for traced functions"):
         trn.trace(fine, jax.ShapeDtypeStruct((2, 2), F32), autocast=trn.AutoCast("matmult"))
-    with pytest.raises(trn.ProgramError, match="can be lowered again"):
-        trn.trace(fine, jax.ShapeDtypeStruct((2, 2), F32)).with_passes(())
+    program = trn.trace(fine, jax.ShapeDtypeStruct((2, 2), F32))
+    assert program.with_passes(()).structure == program.structure
+    with pytest.raises(trn.ProgramError, match="fine is a kernel, which keeps its own schedule: passes such as 'epilogue'"):
+        program.with_passes(("epilogue",))
 
 
 def test_python_loops_that_are_too_long():

@@ -151,6 +151,9 @@ def test_report_bound_and_slack_know_the_kernel():
     assert float(trn.bound(program, CHIP)) < report.latency_s < report.serial_s
     held = program.structure.issued.sbuf_bytes
     assert report.slack_bytes["sbuf"] == float(CHIP.sbuf.size_bytes) - held
+    assert report.footprint.arguments == {"lhsT": 256 * 256 * 4, "rhs": 256 * 512 * 4}
+    assert report.footprint.results_bytes == 256 * 512 * 4
+    assert report.slack_bytes["hbm"] == float(CHIP.hbm.size_bytes) - report.footprint.total_bytes
     small = CHIP.replace({"sbuf.size_bytes": held / 2})
     assert "CANNOT RUN: SBUF" in str(trn.estimate(program, small))
     assert report.flops == 2 * 256**2 * 512

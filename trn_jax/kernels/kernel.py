@@ -59,7 +59,7 @@ class Kernel:
     def _recorded(self, args: Any, kwargs: Any) -> tuple[Recording, Callable[..., Any]]:
         """The recording for arguments of these shapes, made once, and its compiled evaluation."""
         leaves, tree = jax.tree.flatten((args, kwargs))
-        key = (tree, tuple((tuple(leaf.shape), _dtype(leaf)) if _is_array(leaf) else leaf for leaf in leaves))
+        key = (tree, tuple((tuple(leaf.shape), _dtype(leaf)) if _is_array(leaf) else (type(leaf), leaf) for leaf in leaves))
         try:
             known = self._recordings.get(key)
         except TypeError as error:
@@ -87,7 +87,7 @@ class Kernel:
         args, kwargs = tree.unflatten([argument(name, leaf) for name, leaf in zip(names, leaves, strict=True)])
         outputs = self.function(NeuronCore(recorder), *args, **kwargs)
         recorder.finish()
-        self._check_outputs(outputs)
+        results = self._checked_results(outputs)
         chip = load_chip(self.chip) if isinstance(self.chip, str) else self.chip
         sbuf, psum = check_footprint(recorder.items, int(float(chip.sbuf.size_bytes) / PARTITIONS), chip.name)
         return Recording(
@@ -95,6 +95,7 @@ class Kernel:
             items=recorder.items,
             inputs=tuple(inputs),
             outputs=outputs,
+            results=results,
             sbuf_partition_bytes=sbuf,
             psum_banks=psum,
         )
@@ -110,7 +111,8 @@ class Kernel:
             names.append(name + jax.tree_util.keystr(path[2:]))
         return names
 
-    def _check_outputs(self, outputs: Any) -> None:
+    def _checked_results(self, outputs: Any) -> tuple[Buffer, ...]:
+        """Buffers of what the kernel returned, each once."""
         tiles = jax.tree.leaves(outputs, is_leaf=lambda x: isinstance(x, Tile))
         for tile in tiles or [None]:
             if not isinstance(tile, Tile) or tile.memory != "hbm" or tile.buffer.is_input:
@@ -120,6 +122,7 @@ class Kernel:
                 )
             if not tile.buffer.storage.written:
                 raise ProgramError(f"{self.name} returns {tile}, but never writes to it. Use nc.store.")
+        return tuple(dict.fromkeys(tile.buffer.storage for tile in tiles))
 
 
 @overload
@@ -181,7 +184,8 @@ def _checked_buffers(buffers: Any) -> int:
 
 
 def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    """Whether it is data; numbers of NumPy are settings, as those of Python."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.generic)
 
 
 def _dtype(leaf: Any) -> np.dtype:

@@ -12,15 +12,17 @@ of the kernel's as its buffers have copies, with the waits from one iteration to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from trn_jax.errors import ProgramError
 from trn_jax.graph.instruction import Instruction
 from trn_jax.kernels.limits import PARTITIONS, PSUM_BANK_BYTES
 from trn_jax.kernels.record import Allocate, Item, Loop, Operation, Recording, walk
 from trn_jax.kernels.tile import Buffer, Region, Tile
 from trn_jax.timing import program as programs
-from trn_jax.timing.program import Issued, Program, Row
+from trn_jax.timing.program import Array, Issued, Program, Row
 from trn_jax.timing.rows import assemble
 
 WRITTEN_OUT_ROWS = 256  # a loop with fewer instructions in all is written out, which is exact
@@ -30,8 +32,7 @@ NO_REUSE = (math.inf, 1.0)
 def lower(recording: Recording) -> Program:
     """The program of a kernel; its schedule is the kernel's own.
 
-    Raises:
-        ProgramError: Never; what a kernel may not do is refused when it is recorded.
+    Raises nothing: what a kernel may not do is refused when it is recorded.
     """
     writer = _Writer()
     writer.items(recording.items, {})
@@ -39,8 +40,44 @@ def lower(recording: Recording) -> Program:
         lanes=tuple(writer.lanes),
         sbuf_bytes=float(PARTITIONS * recording.sbuf_partition_bytes),
         psum_bytes=float(PARTITIONS * PSUM_BANK_BYTES * recording.psum_banks),
+        hbm_bytes=sum(array.size_bytes for array in (*map(_array, recording.inputs), *map(_array, recording.results))),
     )
-    return assemble(writer.rows, writer.extra, writer.loops, issued=issued)
+    return assemble(writer.rows, writer.extra, writer.loops, origin=_Origin(recording), issued=issued)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The kernel behind a program, whose schedule no pass can change."""
+
+    recording: Recording
+    passes: tuple[str, ...] = ()
+    captured_bytes: float = 0.0
+
+    @property
+    def arguments(self) -> Mapping[str, tuple[Array, ...]]:
+        """Its array arguments."""
+        return {buffer.name: (_array(buffer),) for buffer in self.recording.inputs}
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        """Arrays that it returns."""
+        return tuple(map(_array, self.recording.results))
+
+    def build(self, passes: tuple[str, ...]) -> Program:
+        """The same program, without passes.
+
+        Raises:
+            ProgramError: For any pass.
+        """
+        if passes:
+            raise ProgramError(
+                f"{self.recording.name} is a kernel, which keeps its own schedule: passes such as {passes[0]!r} do not apply."
+            )
+        return lower(self.recording)
+
+
+def _array(buffer: Buffer) -> Array:
+    return Array(buffer.shape, buffer.dtype.name, float(math.prod(buffer.shape) * buffer.dtype.itemsize))
 
 
 class _Access(NamedTuple):

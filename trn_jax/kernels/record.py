@@ -74,6 +74,7 @@ class Recording:
         items: What it does.
         inputs: Buffers of its array arguments.
         outputs: Tree of the tiles that it returns.
+        results: Their buffers.
         sbuf_partition_bytes: Most bytes of SBUF in use at one time in each partition.
         psum_banks: Most PSUM banks in use at one time.
     """
@@ -82,6 +83,7 @@ class Recording:
     items: list[Item]
     inputs: tuple[Buffer, ...]
     outputs: Any
+    results: tuple[Buffer, ...]
     sbuf_partition_bytes: int
     psum_banks: int
 

@@ -37,6 +37,8 @@ def slack_bytes(program: Program, chip: Any) -> dict[str, np.ndarray]:
 
 def footprint_bytes(program: Program) -> float:
     """Bytes of HBM that the program's inputs or its outputs take, whichever are more; a scanned array counts whole."""
+    if program.structure.issued is not None:
+        return program.structure.issued.hbm_bytes
     moved = np.asarray(program.table["bytes"] * program.table["hbm"] * program.repeats)
     functions = np.array(program.structure.functions)
     return float(max((moved[functions == name].sum() for name in ("load", "store")), default=0.0))

@@ -59,11 +59,13 @@ class Issued:
         lanes: Per row, what runs its rows in order: the engine, or one of several DMA queues, which share the rate of the engines.
         sbuf_bytes: Most bytes of SBUF in use at one time, all partitions.
         psum_bytes: Of PSUM.
+        hbm_bytes: Of its arrays in HBM.
     """
 
     lanes: tuple[str, ...]
     sbuf_bytes: float
     psum_bytes: float
+    hbm_bytes: float
 
 
 class Array(NamedTuple):
