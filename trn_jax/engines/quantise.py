@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Float, Float32
 
 from trn_jax.engines.kind import Execution
 from trn_jax.numerics import BLOCK_FORMATS, block_rounder, get_format, rounder
@@ -38,7 +38,21 @@ class Quantised(NamedTuple):
         return self.codes * lax.slice_in_dim(jnp.repeat(self.scale, tile, axis=k_axis), 0, self.codes.shape[k_axis], axis=k_axis)
 
 
-def quantise(x: Float32[Array, "B R C"], k_axis: int, fmt: str, scaling: str, tile: int, execution: Execution, key: Any) -> Quantised:
+def largest_magnitude(x: Float[Array, "*shape"]) -> Float32[Array, "1 1 1"]:
+    """Largest magnitude of an operand, as `quantise` takes it; 0 of an empty one. Gradient: none."""
+    return jnp.max(jnp.abs(lax.stop_gradient(x)), initial=0).astype(jnp.float32).reshape(1, 1, 1)
+
+
+def quantise(
+    x: Float32[Array, "B R C"],
+    k_axis: int,
+    fmt: str,
+    scaling: str,
+    tile: int,
+    execution: Execution,
+    key: Any,
+    peak: Float32[Array, "1 1 1"] | None = None,
+) -> Quantised:
     """`x` in `fmt` ("" leaves it).
 
     Zeros have a positive scale, and no finite operand reaches past the format's largest value. With an infinity or NaN the scale is 1,
@@ -52,6 +66,7 @@ def quantise(x: Float32[Array, "B R C"], k_axis: int, fmt: str, scaling: str, ti
         tile: Length of a K tile.
         execution: Rounding and overflow.
         key: Random stream, or None.
+        peak: Largest magnitude of the operand; needed for "tensor".
 
     Gradient: none of its own; `engines.recipe` passes it straight through.
     """
@@ -63,8 +78,8 @@ def quantise(x: Float32[Array, "B R C"], k_axis: int, fmt: str, scaling: str, ti
     if not scaling:
         return Quantised(round_x(x, key))
     largest = get_format(fmt).max_finite
-    if scaling == "tensor":
-        scale = _scale(jnp.max(jnp.abs(x), keepdims=True), largest)
+    if peak is not None:
+        scale = _scale(peak, largest)
         return Quantised(round_x(_divided(x, scale, largest), key), scale)
     length = x.shape[k_axis]
     tiles = -(-length // tile)

@@ -23,7 +23,7 @@ from trn_jax.engines.contraction import MATRICES, Layout
 from trn_jax.engines.derivative import Product, with_derivative_of
 from trn_jax.engines.dot_layout import DotLayout
 from trn_jax.engines.kind import Execution
-from trn_jax.engines.quantise import Quantised, quantise
+from trn_jax.engines.quantise import Quantised, largest_magnitude, quantise
 from trn_jax.engines.rounded import are_noted, note_rounding
 from trn_jax.engines.systolic import contract
 from trn_jax.graph.instruction import Instruction
@@ -51,9 +51,11 @@ def product_of_matrices(instruction: Instruction, layout: Layout, execution: Exe
     def product(lhs: Array, rhs: Array) -> Array:
         formats = tuple("" if fmt == format_of(x.dtype) else fmt for fmt, x in zip(instruction.operand_formats, (lhs, rhs), strict=True))
         matrices = [x.astype(jnp.float32) for x in layout.split(lhs, rhs)]
+        # Of the operands as they come: forward and backward products take an operand in different layouts, and XLA shares one maximum.
+        peaks = [largest_magnitude(x) if instruction.scaling == "tensor" else None for x in (lhs, rhs)]
         if are_noted():
-            _note(instruction, formats, matrices, execution, key)
-        out_BMN = _multiply(formats, instruction.scaling, execution)(*matrices, *_streams(key))
+            _note(instruction, formats, matrices, peaks, execution, key)
+        out_BMN = _multiply(formats, instruction.scaling, execution)(*matrices, *peaks, *_streams(key))
         out_BMN = _round_cotangent(instruction.cotangent_format, instruction.scaling, execution)(out_BMN, *_streams(key))
         return layout.join(out_BMN, lhs.shape, rhs.shape)
 
@@ -64,17 +66,33 @@ def _streams(key: Any) -> tuple[Any, ...]:
     return () if key is None else (key,)
 
 
-def _operands(formats: tuple[str, ...], scaling: str, execution: Execution, lhs: Array, rhs: Array, *key: Stream) -> list[Quantised]:
+def _operands(
+    formats: tuple[str, ...],
+    scaling: str,
+    execution: Execution,
+    lhs: Array,
+    rhs: Array,
+    lhs_peak: Array | None,
+    rhs_peak: Array | None,
+    *key: Stream,
+) -> list[Quantised]:
     return [
-        quantise(x, axis, fmt, scaling, execution.rows, execution, key[0].split(i) if key else None)
-        for i, (x, axis, fmt) in enumerate(zip((lhs, rhs), _AXES, formats, strict=True))
+        quantise(x, axis, fmt, scaling, execution.rows, execution, key[0].split(i) if key else None, peak)
+        for i, (x, axis, fmt, peak) in enumerate(zip((lhs, rhs), _AXES, formats, (lhs_peak, rhs_peak), strict=True))
     ]
 
 
-def _note(instruction: Instruction, formats: tuple[str, ...], matrices: list[Array], execution: Execution, key: Any) -> None:
+def _note(
+    instruction: Instruction,
+    formats: tuple[str, ...],
+    matrices: list[Array],
+    peaks: list[Array | None],
+    execution: Execution,
+    key: Any,
+) -> None:
     """The roundings of the operands, for who measures them."""
-    lhs, rhs = matrices
-    quantised = _operands(formats, instruction.scaling, execution, lhs, rhs, *_streams(key))
+    (lhs, rhs), (lhs_peak, rhs_peak) = matrices, peaks
+    quantised = _operands(formats, instruction.scaling, execution, lhs, rhs, lhs_peak, rhs_peak, *_streams(key))
     for position, (x, q, axis) in enumerate(zip(matrices, quantised, _AXES, strict=True)):
         if formats[position]:
             note_rounding(instruction, "operand", position, formats[position], x, q.values(axis, execution.rows))
@@ -84,12 +102,12 @@ def _multiply(formats: tuple[str, ...], scaling: str, execution: Execution) -> C
     """Quantises, multiplies and accumulates matrices."""
     operands = partial(_operands, formats, scaling, execution)
 
-    def compute(lhs: Array, rhs: Array, *key: Stream) -> Array:
-        lhs_q, rhs_q = operands(lhs, rhs, *key)
+    def compute(lhs: Array, rhs: Array, lhs_peak: Array | None, rhs_peak: Array | None, *key: Stream) -> Array:
+        lhs_q, rhs_q = operands(lhs, rhs, lhs_peak, rhs_peak, *key)
         return _accumulate(lhs_q, rhs_q, execution, key[0].split(_PSUM_STREAM) if key else None)
 
-    def rounded(lhs: Array, rhs: Array, *key: Stream) -> list[Array]:
-        return [x.values(axis, execution.rows) for x, axis in zip(operands(lhs, rhs, *key), _AXES, strict=True)]
+    def rounded(*arguments: Any) -> list[Array]:
+        return [x.values(axis, execution.rows) for x, axis in zip(operands(*arguments), _AXES, strict=True)]
 
     return with_derivative_of(_dot, compute, rounded)
 
@@ -175,7 +193,8 @@ def _round_cotangent(fmt: str, scaling: str, execution: Execution) -> Callable[.
     def backward(key: tuple[Stream, ...], cotangent: Array) -> tuple[Any, ...]:
         stream = key[0].split(_COTANGENT_STREAM) if key else None
         once = "tensor" if scaling else ""
-        rounded = quantise(cotangent, 2, fmt, once, execution.rows, execution, stream).values(2, execution.rows)
+        peak = largest_magnitude(cotangent) if once else None
+        rounded = quantise(cotangent, 2, fmt, once, execution.rows, execution, stream, peak).values(2, execution.rows)
         return (rounded, *(None for _ in key))
 
     identity.defvjp(lambda x, *key: (x, key), backward)
