@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import trn_jax as trn
@@ -36,7 +36,8 @@ def oracle(x, name, peak_exponent=None):
                 continue
             exponent = -127 if amax == 0 else max(int(np.frexp(amax)[1]) - 1 - peak, -127)
             scaled = np.clip(np.ldexp(block, -exponent), -largest, largest).astype(np.float32)
-            out[row][start : start + 32] = np.ldexp(scaled.astype(element).astype(np.float64), exponent)
+            with np.errstate(over="ignore"):  # the top element of the top block is infinite in float32
+                out[row][start : start + 32] = np.ldexp(scaled.astype(element).astype(np.float64), exponent)
     return out
 
 
@@ -61,6 +62,7 @@ def test_equal_to_the_oracle_bit_for_bit_over_the_whole_range(name):
 
 @pytest.mark.parametrize("name", MX)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=80))
+@example([3.190147189883798e38])
 @settings(max_examples=60, deadline=None)
 def test_any_values_follow_the_oracle_and_saturate_at_the_top(name, values):
     x = np.array([values], np.float32)
