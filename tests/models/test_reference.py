@@ -71,6 +71,8 @@ def test_learned_positions_and_a_new_rotary_base_are_checked():
         (("gpt2", "trian"), {}, "Did you mean 'train'"),
         (("gpt2",), {"tokens": 4096}, "gpt2 with batch 4 and 4096 tokens cannot be; .* 1 to 1024 tokens"),
         (("resnet50",), {"batch": 0}, "give a batch of at least 1"),
+        (("resnet50",), {"tokens": 128}, "neither tokens nor layers to scan; only its batch"),
+        (("resnet50",), {"scan_layers": True}, "neither tokens nor layers to scan"),
     ],
 )
 def test_what_there_is_not_is_refused(args, kwargs, message):

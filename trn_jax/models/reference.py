@@ -114,6 +114,8 @@ def reference(
     model = REFERENCES[name]
     if mode not in model.modes:
         raise ModelError(f"{name} has no mode {mode!r}. {did_you_mean(mode, model.modes)}")
+    if model.config is None and (tokens is not None or scan_layers):
+        raise ModelError(f"{name} has neither tokens nor layers to scan; only its batch can be changed.")
     batch = model.batch if batch is None else batch
     tokens = model.tokens if tokens is None else tokens
     if batch < 1 or (model.config is not None and not 1 <= tokens <= model.config.max_tokens):
