@@ -30,10 +30,7 @@ NO_REUSE = (math.inf, 1.0)
 
 
 def lower(recording: Recording) -> Program:
-    """The program of a kernel; its schedule is the kernel's own.
-
-    Raises nothing: what a kernel may not do is refused when it is recorded.
-    """
+    """The program of a kernel; its schedule is the kernel's own."""
     writer = _Writer()
     writer.items(recording.items, {})
     issued = Issued(
@@ -124,7 +121,7 @@ class _Writer:
         waits = [self.last[owner] for owner in [_trigger(operation.lane)] if owner in self.last]
         for place, region, writes in found:
             for access in self.accesses.get(place, ()):
-                in_order = access.lane == operation.lane and (writes or operation.accumulates)
+                in_order = access.lane == operation.lane and writes
                 if (writes or access.writes) and not in_order and _overlap(access.region, region):
                     waits.append(access.row)
         instruction = operation.instruction
