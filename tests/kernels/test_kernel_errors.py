@@ -195,3 +195,10 @@ def test_python_loops_that_are_too_long():
             nc.load(x)
 
     refused(endless, (2, 2), error=trn.ProgramError, match=r"more than 20000 instructions.*nc.affine_range")
+
+
+def test_a_traced_number_is_an_array_not_a_setting():
+    def scaled(nc, x, factor):
+        return nc.tensor_scalar(nc.load(x), "multiply", factor)
+
+    refused(scaled, (2, 2), (), match=r"one number per partition, \[2, 1\], but got arrays\[1\] \(float32\[\] in HBM\)")

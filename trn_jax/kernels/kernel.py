@@ -104,10 +104,14 @@ class Kernel:
         """Names of all leaves: that of the parameter, and where inside it."""
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        others = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "argument")
         names = []
         for path, _ in jax.tree_util.tree_leaves_with_path(arguments):
             place = getattr(path[1], "idx", getattr(path[1], "key", None))
-            name = positional[place] if isinstance(place, int) and place < len(positional) else str(place)
+            if isinstance(place, int):
+                name = positional[place] if place < len(positional) else f"{others}[{place - len(positional)}]"
+            else:
+                name = str(place)
             names.append(name + jax.tree_util.keystr(path[2:]))
         return names
 

@@ -100,7 +100,7 @@ class Tile:
     @property
     def partitions(self) -> int:
         """Size of the first axis."""
-        return self.shape[0]
+        return self.shape[0] if self.shape else 1
 
     @property
     def free_size(self) -> int:
