@@ -166,8 +166,6 @@ class _Writer:
             for index in range(loop.trips):
                 self.items(loop.items, {**indices, loop: index})
             return
-        inside = [item.buffer for item in walk(loop.items) if isinstance(item, Allocate)]
-        self.allocated.update(dict.fromkeys(inside, -1))
         accesses, last, begin = dict(self.accesses), dict(self.last), len(self.rows)
         self.iterations(loop, indices, 0, together)
         carried = self.carried(loop, indices, begin, together)
@@ -199,18 +197,14 @@ class _Writer:
     def leave(self, loop: Loop, indices: Indices, end: int) -> None:
         """From outside, all that a loop did is its closing row. Of a rotating tile, the copy used last is still busy."""
         inside = {item.buffer for item in walk(loop.items) if isinstance(item, Allocate)}
+        self.accesses = {place: found for place, found in self.accesses.items() if place[0] not in inside}
         for operation in walk(loop.items):
             if not isinstance(operation, Operation):
                 continue
             for tile, writes in [*((tile, False) for tile in operation.reads), *((tile, True) for tile in operation.writes)]:
                 buffer = tile.buffer.storage
-                local = buffer in inside
-                place = (buffer, buffer.buffers - 1) if local else self.place(tile)
-                self.note(place, _Access(tile.region(indices), end, operation.lane, writes and not local))
-        for buffer in inside:
-            self.allocated[buffer] = -1
-            for copy in range(buffer.buffers - 1):
-                self.accesses.pop((buffer, copy), None)
+                place, dead = self.place(tile), buffer in inside
+                self.note(place, _Access(tile.region(indices), end, operation.lane, writes and not dead))
 
 
 def _copies(loop: Loop) -> int:
