@@ -195,6 +195,9 @@ def test_integers_are_left_alone():
         (lambda: StuckPE(-1, 0, 3, 1), "row -1 is no position"),
         (lambda: trn_jax.emulate(product, CHIP, faults=[StuckPE(4, 0, 3, 1)]), "outside the array of 4 x 3 PEs"),
         (lambda: trn_jax.emulate(product, CHIP, faults=[RemappedColumns((0, 1, 2))]), "leaves none of the 3 columns"),
+        (lambda: RemappedColumns(2), r"cols 2 is no sequence. Write cols=\(2,\)"),
+        (lambda: BitFlip("sbuf", 0.1, bits=3), r"bits 3 is no sequence. Write bits=\(3,\)"),
+        (lambda: BitFlip(["sbuf"], 0.1), "Did you mean 'sbuf'"),
     ],
 )
 def test_faults_that_cannot_be(make, message):
@@ -205,6 +208,8 @@ def test_faults_that_cannot_be(make, message):
 def test_other_mistakes_are_named():
     with pytest.raises(TypeError, match="holds 'dead'"):
         trn_jax.emulate(product, CHIP, faults=["dead"])
+    with pytest.raises(TypeError, match=r"got DeadColumn\(col=0\) alone. Write \[DeadColumn"):
+        trn_jax.emulate(product, CHIP, faults=DeadColumn(0))
     with pytest.raises(trn_jax.FormatError, match="Faults that happen at random need seed="):
         trn_jax.emulate(product, CHIP, faults=[BitFlip("sbuf", 0.1)])
     ragged = lambda x, w: jax.lax.ragged_dot(x, w, jnp.array([2, 3]))

@@ -8,7 +8,7 @@ A product's contraction index k lies on row k mod rows of the array, its output 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -79,7 +79,7 @@ class RemappedColumns(Fault):
     in_array: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cols", tuple(self.cols))
+        object.__setattr__(self, "cols", _several(self, "cols", self.cols))
         for col in self.cols:
             _check_position(self, "cols", col)
 
@@ -100,8 +100,8 @@ class BitFlip(Fault):
     bits: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", None if self.bits is None else tuple(self.bits))
-        if self.memory not in MEMORIES:
+        object.__setattr__(self, "bits", None if self.bits is None else _several(self, "bits", self.bits))
+        if self.memory not in list(MEMORIES):  # of any type, hashable or not
             raise FaultError(f"BitFlip memory {self.memory!r} is not known. {did_you_mean(str(self.memory), MEMORIES)}")
         _check_rate(self)
         if self.bits is not None and not (self.bits and all(bit in range(32) for bit in self.bits)):
@@ -141,6 +141,8 @@ def checked(faults: Sequence[Fault] | None, rows: int, cols: int) -> tuple[Fault
         FaultError: A position outside the array, or no column left.
         TypeError: Something that is no fault.
     """
+    if isinstance(faults, Fault):
+        raise TypeError(f"faults takes a sequence of trn_jax.faults records, but got {faults!r} alone. Write [{faults!r}].")
     for fault in faults or ():
         if not isinstance(fault, Fault):
             raise TypeError(
@@ -158,6 +160,12 @@ def live_columns(faults: Sequence[Fault], cols: int) -> tuple[int, ...]:
     """Columns of the array that output columns are placed on, in order."""
     left_out = {col for fault in faults if isinstance(fault, RemappedColumns) for col in fault.cols}
     return tuple(col for col in range(cols) if col not in left_out)
+
+
+def _several(fault: Any, name: str, values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, Iterable):
+        raise FaultError(f"{type(fault).__name__} {name} {values!r} is no sequence. Write {name}=({values!r},).")
+    return tuple(values)
 
 
 def _check_position(fault: Any, name: str, position: Any) -> None:

@@ -144,6 +144,13 @@ def test_an_unknown_primitive_names_itself_the_users_line_and_the_way_out():
         trn_jax.emulate(lambda x: primitive.bind(x), TRN2)(jnp.ones(3))
 
 
+def test_what_is_no_rule_is_not_registered():
+    with pytest.raises(TypeError, match=r"names of primitives, but got \(3,\)"):
+        trn_jax.register_rule(3)
+    with pytest.raises(TypeError, match="The rule for double_for_test is 3"):
+        trn_jax.register_rule("double_for_test")(3)
+
+
 def test_a_registered_rule_runs_and_rounds():
     primitive = double_primitive()
 

@@ -102,3 +102,7 @@ def test_bad_tables_are_refused():
         trn.emulate(jnp.exp, TRN2, activation="tables")
     with pytest.raises(trn.FormatError, match="list of trn_jax.ActivationTable"):
         trn.emulate(jnp.exp, TRN2, activation=[1])
+    with pytest.raises(trn.FormatError, match="coefficients of a table for 'exp' must be a full array of finite numbers"):
+        trn.ActivationTable(function="exp", edges=[0, 1, 2], bases=[0, 1], coefficients=[[1, 2], [1]])
+    with pytest.raises(trn.FormatError, match=r"no function 'tanhh'.*Did you mean 'tanh'"):
+        trn.emulate(jnp.tanh, TRN2, activation=[trn.ActivationTable(function="tanhh", edges=[0, 1], bases=[0], coefficients=[[1]])])

@@ -48,6 +48,10 @@ def test_patterns_take_scopes_below_and_the_unknown_is_named():
         names(["atention/softmax"])
     with pytest.raises(TypeError, match=r"Write \['mlp'\]"):
         trn_jax.tap(two_layers, TRN2, scopes="mlp")
+    with pytest.raises(TypeError, match=r"but got \[3\]. Give strings"):
+        trn_jax.tap(two_layers, TRN2, scopes=[3])
+    with pytest.raises(TypeError, match=r"Write \['mlp'\]"):
+        trn_jax.compare_exact(two_layers, TRN2, scopes="mlp")
     with pytest.raises(KeyError, match="Did you mean 'mlp/tanh'"):
         trn_jax.tap(two_layers, TRN2)(x, x)["mlp/tan"]
     with pytest.raises(trn_jax.ProgramError, match="named_scope"):

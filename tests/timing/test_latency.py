@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hand_programs import MIB, all_reduce, dma, matmul, program, scalar, vector
 
-from trn_jax import ChipError, ProgramError, load_chip
+from trn_jax import AutoCast, ChipError, FormatError, ProgramError, load_chip, trace
 from trn_jax.chips.paths import get_leaf, leaves_by_path
 from trn_jax.timing.bound import bound
 from trn_jax.timing.latency import latency
@@ -189,6 +189,15 @@ def test_wrong_arguments_say_what_to_give():
     unknown = program([(vector(1.0, "tensor_tensr"), ())])
     with pytest.raises(ProgramError, match=r"vector\.tensor_tensr.*Did you mean 'vector\.tensor_tensor'"):
         latency(unknown, CHIP)
+
+
+@pytest.mark.parametrize("time", [latency, bound])
+def test_a_format_that_the_chip_lacks_has_no_time_on_it(time):
+    blocks = trace(lambda x: x @ x, jnp.ones((4, 4)), autocast=AutoCast("matmult", "mxfp8_e4m3fn"))
+    with pytest.raises(FormatError, match=r"trainium2 has no mxfp8_e4m3fn operands.*dot_general at .*test_latency\.py.*it takes fp32"):
+        time(blocks, CHIP)
+    assert time(blocks, load_chip("trainium3")) > 0
+    assert time(blocks, load_chip("ideal")) > 0
 
 
 def test_forward_over_reverse_gives_second_derivatives_too():

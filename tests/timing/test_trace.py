@@ -130,6 +130,8 @@ def test_operand_formats_follow_autocast_and_the_formats_of_an_emulated_function
     assert trace(jax.jit(emulated), *args).structure == cast.structure
     with pytest.raises(ProgramError, match="which has its own"):
         trace(emulated, *args, autocast=AutoCast())
+    with pytest.raises(TypeError, match="autocast='bf16' is not accepted"):
+        trace(jnp.matmul, *args, autocast="bf16")
 
 
 def test_gradient_of_an_emulated_function_is_not_taken_for_the_function():

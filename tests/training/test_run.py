@@ -97,6 +97,11 @@ def test_flags_out_of_range_are_refused(changes, message):
         TrainOptions(**changes)
 
 
+def test_paths_may_be_strings(tmp_path):
+    options = TrainOptions(out=str(tmp_path / "run"), text=str(tmp_path / "text"))
+    assert (options.out, options.text) == (tmp_path / "run", tmp_path / "text")
+
+
 def test_unknown_presets_and_chips_are_refused(options):
     with pytest.raises(TrainingError, match=r"No preset is called 'smal'. Did you mean 'small'"):
         run(options(preset="smal"))

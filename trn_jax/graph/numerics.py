@@ -218,9 +218,7 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, faults: Sequen
         if value not in CHOICES[name]:
             known = CHOICES[name]
             raise FormatError(f"{name}={value!r} is not known. {did_you_mean(str(value), [str(choice) for choice in known])}")
-    autocast = AutoCast() if autocast is None else autocast
-    if not isinstance(autocast, AutoCast):
-        raise TypeError(f'autocast={autocast!r} is not accepted; give trn_jax.AutoCast("matmult", "bf16") or another AutoCast, or None.')
+    autocast = checked_autocast(autocast)
     rows, cols = _whole(chip.tensor.rows, "tensor.rows"), _whole(chip.tensor.cols, "tensor.cols")
     numerics = Numerics(
         autocast=autocast,
@@ -249,6 +247,17 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, faults: Sequen
     return numerics
 
 
+def checked_autocast(autocast: Any) -> AutoCast:
+    """What is given as `autocast=`, None being an AutoCast that casts nothing.
+
+    Raises:
+        TypeError: If it is neither.
+    """
+    if not isinstance(autocast, AutoCast | None):
+        raise TypeError(f'autocast={autocast!r} is not accepted; give trn_jax.AutoCast("matmult", "bf16") or another AutoCast, or None.')
+    return autocast or AutoCast()
+
+
 def _tables(activation: Any) -> Literal["exact"] | tuple[ActivationTable, ...]:
     """What `emulate` takes as `activation`, checked."""
     if activation == "exact":
@@ -256,6 +265,14 @@ def _tables(activation: Any) -> Literal["exact"] | tuple[ActivationTable, ...]:
     if activation == "table":
         return tuple(fitted_table(name) for name in SOURCES)
     if isinstance(activation, (list, tuple)) and activation and all(isinstance(table, ActivationTable) for table in activation):
+        from trn_jax.graph.rules.elementwise import ACTIVATIONS  # rules import this module
+
+        for table in activation:
+            if table.function not in ACTIVATIONS:
+                raise FormatError(
+                    f"The Scalar Engine evaluates no function {table.function!r}, so its table would never be read. "
+                    f"{did_you_mean(str(table.function), ACTIVATIONS)}"
+                )
         return tuple(activation)
     raise FormatError(
         f"activation={activation!r} is not known. {did_you_mean(str(activation), ('exact', 'table'))} Or give a list of "

@@ -37,7 +37,7 @@ class ActivationTable:
     Everything is kept in fp32, in which it is evaluated.
 
     Raises:
-        FormatError: Edges that do not ascend, or numbers of segments that do not agree.
+        FormatError: What is no finite number, edges that do not ascend, or numbers of segments that do not agree.
     """
 
     function: str
@@ -54,7 +54,13 @@ class ActivationTable:
         segments = np.size(self.edges) - 1
         for name in ("edges", "bases", "coefficients", "widths", "scales"):
             given = getattr(self, name)
-            object.__setattr__(self, name, np.ones(max(segments, 0), np.float32) if given is None else np.array(given, np.float32))
+            try:
+                numbers = np.ones(max(segments, 0), np.float32) if given is None else np.array(given, np.float32)
+            except (TypeError, ValueError):  # rows of different lengths, or no numbers
+                numbers = np.array(np.nan, np.float32)
+            if not np.isfinite(numbers).all():
+                raise FormatError(f"The {name} of a table for {self.function!r} must be a full array of finite numbers; got {given}.")
+            object.__setattr__(self, name, numbers)
         if np.ndim(self.edges) != 1 or segments < 1 or not (np.diff(self.edges) > 0).all():
             raise FormatError(f"The edges of a table for {self.function!r} must be two or more ascending fp32 numbers; got {self.edges}.")
         shapes = {name: np.shape(getattr(self, name)) for name in ("bases", "widths", "scales", "coefficients")}

@@ -31,7 +31,9 @@ def as_seed(*, key: Any = None, seed: Seed | None = None) -> UInt32[Array, ""]:
         if not 0 <= seed < 2**32:
             raise FormatError(f"seed must be in 0 .. 2^32 - 1; got {seed}. Reduce it, or fold its parts with trn_jax.numerics.mix.")
     elif not (jnp.issubdtype(_dtype(seed), np.integer) and jnp.shape(seed) == ()):
-        raise FormatError(f"seed must be an int or a uint32 scalar, traced or not; got {_describe(seed)}. A PRNG key is given as key=.")
+        raise FormatError(
+            f"seed must be an int or a uint32 scalar, traced or not; got {_describe(seed)}. Of a PRNG key, give jax.random.bits(key)."
+        )
     return as_word(seed)
 
 

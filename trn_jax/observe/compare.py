@@ -21,7 +21,7 @@ from trn_jax.errors import ProgramError
 from trn_jax.graph.graph import Graph, Node, Op, Value
 from trn_jax.graph.run import as_declared, in_fp32
 from trn_jax.observe.sites import Site
-from trn_jax.observe.taps import TapProbe
+from trn_jax.observe.taps import TapProbe, check_scopes
 from trn_jax.observe.thread import WatchedWalker
 from trn_jax.observe.watch import watched
 
@@ -86,7 +86,7 @@ def compare_exact(fn: Callable[..., Any], chip: Chip, scopes: Sequence[str] = ("
 
     Units: errors absolute in the unit of the values, and relative. Gradient: none. Basis: derived.
     """
-
+    check_scopes(scopes)
     runs = [
         watched(fn, chip, _probe(scopes, keeps_fp32), lambda probe, outputs: probe, walker=walker, **options)
         for walker, keeps_fp32 in ((WatchedWalker, False), (ExactWalker, True))

@@ -89,8 +89,7 @@ def tap(fn: Callable[..., Any], chip: Chip, scopes: Sequence[str] = ("*",), **op
     Units: those of the program. Gradient: values inside bodies with a custom derivative rule are constants, all others have that of
     the emulated program. Basis: as `emulate`.
     """
-    if isinstance(scopes, str):
-        raise TypeError(f"scopes takes a list of scope patterns, but got the string {scopes!r}. Write [{scopes!r}].")
+    check_scopes(scopes)
 
     def report(probe: TapProbe, outputs: Any) -> Taps:
         return Taps(outputs=outputs, arrays=probe.state[0], executions=probe.state[1], names=probe.names, sites=probe.sites)
@@ -99,6 +98,14 @@ def tap(fn: Callable[..., Any], chip: Chip, scopes: Sequence[str] = ("*",), **op
         return TapProbe(traced, numerics, scopes)
 
     return watched(fn, chip, probe, report, **options)
+
+
+def check_scopes(scopes: Any) -> None:
+    """Raises TypeError unless it is a sequence of strings, and not one string."""
+    if isinstance(scopes, str):
+        raise TypeError(f"scopes takes a list of scope patterns, but got the string {scopes!r}. Write [{scopes!r}].")
+    if not isinstance(scopes, Sequence) or not all(isinstance(pattern, str) for pattern in scopes):
+        raise TypeError(f"scopes takes a list of scope patterns, but got {scopes!r}. Give strings, like ['attention/*'].")
 
 
 def in_scope(scope: str, pattern: str) -> bool:

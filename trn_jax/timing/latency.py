@@ -35,6 +35,7 @@ def latency(program: Program, chip: Chip, *, smoothing: Any = 0.0, overlap: Any 
     Raises:
         ProgramError: Not a Program, an unknown overlap or dtype, a row without a cost.
         ChipError: Not a Chip, or a leaf that is no number.
+        FormatError: The program multiplies operands in a format that the chip's Tensor Engine does not have.
 
     Units: seconds. Gradient: exact in chip, smoothing, overlap and table, in reverse mode of any order (`jax.jacrev(jax.grad(...))`,
     not `jax.hessian` or `jvp`, which JAX refuses); at ties of smoothing 0 it is

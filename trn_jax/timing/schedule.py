@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 
 from trn_jax.chips import Chip
-from trn_jax.errors import ChipError, ProgramError
+from trn_jax.errors import ChipError, FormatError, ProgramError
 from trn_jax.graph.instruction import ENGINES
 from trn_jax.timing.cost import Table, positions, price
 from trn_jax.timing.exact import in_float64
@@ -74,6 +74,7 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
     """Checks and prepares the arguments, runs `function` compiled in `dtype`, and returns default floats."""
     check_program(program)
     check_chip(chip)
+    check_formats(program, chip)
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name not in ("float32", "float64"):
         raise ProgramError(f"dtype = {name!r}: times are computed in 'float64' (exact) or 'float32' (sweeps of many chips).")
@@ -251,6 +252,21 @@ def check_program(program: Any) -> None:
     if not isinstance(program, Program):
         kind = "function" if callable(program) else type(program).__name__
         raise ProgramError(f"Got a {kind} where a Program is needed. Make one with trn_jax.trace(f, *args): it takes shapes, not weights.")
+
+
+def check_formats(program: Program, chip: Chip) -> None:
+    """Raises FormatError if the program multiplies operands in a format that the chip's Tensor Engine does not have."""
+    structure = program.structure
+    if not chip.rounds or not structure.operand_formats:
+        return
+    for row, (engine, formats) in enumerate(zip(structure.engines, structure.operand_formats, strict=True)):
+        missing = sorted(set(formats) - {"", *chip.formats}) if engine == "tensor" else []
+        if missing:
+            where = structure.rows[row]
+            raise FormatError(
+                f"The Tensor Engine of {chip.name} has no {missing[0]} operands, but {where.label} at {where.source or 'no known line'} "
+                f"has them; it takes {', '.join(chip.formats)}. Trace with other formats, or choose a chip that has the format."
+            )
 
 
 def check_chip(chip: Any) -> None:

@@ -13,7 +13,7 @@ import jax
 from trn_jax._compat import trace_graph
 from trn_jax.errors import ProgramError
 from trn_jax.graph.graph import Graph
-from trn_jax.graph.numerics import AutoCast, Numerics
+from trn_jax.graph.numerics import AutoCast, Numerics, checked_autocast
 from trn_jax.kernels import Kernel
 from trn_jax.timing.flatten import flatten
 from trn_jax.timing.live import live
@@ -73,7 +73,7 @@ def trace(
     passes = checked_passes(passes)
     function, numerics = _emulated(f)
     if numerics is None:
-        numerics = Numerics(autocast=AutoCast() if autocast is None else autocast)
+        numerics = Numerics(autocast=checked_autocast(autocast))
     elif autocast is not None:
         raise ProgramError(
             "autocast= was given for a function from trn_jax.emulate, which has its own. Set it there, or trace the plain function."

@@ -61,6 +61,10 @@ class TrainOptions:
     plot: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("text", "out"):  # from Python a string does too
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
         at_least = {name: 1 for name in ("steps", "checkpoint_every", "validate_every", "batch_size", "accumulate", "top_k")}
         at_least |= {"seed": 0, "sample_bytes": 0}
         for name, least in at_least.items():

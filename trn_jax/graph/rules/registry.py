@@ -30,7 +30,12 @@ def register_rule(*names: str) -> Callable[[Rule], Rule]:
                                        work=trn_jax.Work(elements=op.outputs[0].size))
     """
 
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"register_rule takes names of primitives, but got {names!r}. Write @trn_jax.register_rule('my_primitive').")
+
     def register(rule: Rule) -> Rule:
+        if not callable(rule):
+            raise TypeError(f"The rule for {', '.join(names)} is {rule!r}. Give a function rule(op, numerics) that returns Instructions.")
         for name in names:
             RULES[name] = rule
         return rule
