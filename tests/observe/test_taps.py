@@ -151,6 +151,44 @@ def test_the_exact_twin_names_where_the_error_is_made():
     assert "test_taps.py" in comparison.to_table()
 
 
+def test_infinite_masks_are_no_error():
+    """A mask of -inf that both twins have is the same value."""
+    mask = np.tril(np.ones((4, 4), bool))
+    f = lambda x: jax.nn.softmax(x @ x, where=mask)
+    comparison = trn_jax.compare_exact(f, TRN2, autocast=MATMULT)(normal(8, 4, 4))
+    assert np.isfinite(comparison.rel_error).all()
+    assert np.isfinite(comparison.max_abs_error).all()
+    assert comparison.worst(1) == ("dot_general",)
+    lost = trn_jax.compare_exact(lambda x: x * x, TRN2, autocast=trn_jax.AutoCast("all", "fp16"))(jnp.array([300.0, 1.0]))
+    assert np.asarray(lost.max_abs_error).tolist() == [np.inf]
+
+
+def through(wrap):
+    """Error made by a product, then read inside `wrap`'s body and again behind it."""
+    return lambda x: jnp.tanh(wrap(lambda y: y + 1.0)(x @ x))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        jax.jit,
+        jax.checkpoint,
+        lambda f: lambda y: jax.lax.cond(True, f, lambda y: y, y),
+        lambda f: lambda y: jax.lax.scan(lambda c, row: (c, f(row)), 0, y)[1],
+        lambda f: lambda y: jax.lax.scan(lambda c, _: (f(c), None), y, None, length=2)[0],
+        lambda f: lambda y: jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, f(c[1])), (0, y))[1],
+    ],
+    ids=["jit", "remat", "cond", "slices", "carry", "while"],
+)
+def test_errors_are_followed_into_bodies_and_out(wrap):
+    comparison = trn_jax.compare_exact(through(wrap), TRN2, autocast=MATMULT)(normal(9, 4, 4) / 8)
+    errors = dict(zip(comparison.names, zip(comparison.rel_error, comparison.operand_error, strict=True), strict=True))
+    inside = next(name for name in errors if name.startswith("add"))
+    assert errors[inside][1] >= errors["dot_general"][0] > 0
+    assert errors["tanh"][1] >= errors[inside][0] > 0
+    assert comparison.worst(1) == ("dot_general",)
+
+
 def test_the_twin_of_a_bf16_program_is_fp32():
     x = jnp.asarray(normal(6, 16), jnp.bfloat16)
 

@@ -34,7 +34,7 @@ class Comparison:
     Attributes:
         rel_error: [values] |emulated - exact| / |exact|, 0 where both are zero.
         max_abs_error: [values] largest difference of an element.
-        operand_error: [values] largest rel_error among the operands that are in the table; 0 for inputs.
+        operand_error: [values] largest rel_error among the operands that are in the table, wherever they were made; 0 for inputs.
         names: Scope and operation, as `tap` names them.
         sites: Line, engine and the rest.
     """
@@ -117,10 +117,13 @@ def _probe(scopes: Sequence[str], keeps_fp32: bool) -> Callable[..., TapProbe]:
 
 
 def _errors(emulated: Any, exact: Any) -> tuple[Any, Any]:
-    """Relative and largest absolute error of one value."""
+    """Relative and largest absolute error of one value; elements that are the same infinity, or both NaN, have none."""
     exact = jax.lax.stop_gradient(exact)
-    difference = jax.lax.stop_gradient(emulated).astype(exact.dtype) - exact
-    size, error = jnp.linalg.norm(exact.ravel()), jnp.linalg.norm(difference.ravel())
+    emulated = jax.lax.stop_gradient(emulated).astype(exact.dtype)
+    same = (emulated == exact) | (jnp.isnan(emulated) & jnp.isnan(exact))
+    difference = jnp.where(same, 0, emulated - exact)
+    size = jnp.linalg.norm(jnp.where(jnp.isfinite(exact), exact, 0).ravel())
+    error = jnp.linalg.norm(difference.ravel())
     return jnp.where(error == 0, 0, error / size), jnp.abs(difference).max(initial=0)
 
 

@@ -22,6 +22,7 @@ from trn_jax.engines.kind import is_narrow_float
 from trn_jax.errors import ProgramError, did_you_mean
 from trn_jax.graph.graph import Call, Op, Scan, Value, While
 from trn_jax.graph.numerics import Numerics
+from trn_jax.observe.flow import Flow
 from trn_jax.observe.sites import Path, Site, scope_of, site, sites
 from trn_jax.observe.thread import Seen
 from trn_jax.observe.watch import watched
@@ -117,6 +118,7 @@ class TapProbe:
     """Keeps chosen values; `state` is (arrays, counts)."""
 
     def __init__(self, traced: Traced, numerics: Numerics, scopes: Sequence[str], *, keeps_fp32: bool = False):
+        self._graph = traced.graph
         places = dict(sites(traced.graph, numerics))
         known = {scope_of(path) for path in places}
         for pattern in scopes:
@@ -144,9 +146,9 @@ class TapProbe:
         return [path[-1].outputs[position] for path, position in self._keys]
 
     def operands(self) -> list[list[int]]:
-        """For every tapped value those that its operation reads, as far as they are tapped in the same body."""
-        made = {(path[:-1], value): index for index, ((path, _), value) in enumerate(zip(self._keys, self.tapped, strict=True))}
-        return [[made[path[:-1], x] for x in path[-1].inputs if (path[:-1], x) in made] for path, _ in self._keys]
+        """For every tapped value those that its operation reads, as far as they are tapped."""
+        flow = Flow(self._graph)
+        return [[self._index[key] for key in flow.operands(path) if key in self._index] for path in self.paths]
 
     def see(self, seen: Seen) -> None:
         """Puts the outputs of one operation in their places."""
