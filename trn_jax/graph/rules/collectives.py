@@ -5,12 +5,15 @@ Basis: documented (Neuron runtime guide: collective cores and DMA move the data)
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from trn_jax.errors import NetworkError
 from trn_jax.graph.graph import Op
 from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules.registry import register_rule, writes
+from trn_jax.network.permutation import check_groups, check_permutation
 
 KINDS = {
     "psum": "all_reduce",
@@ -39,13 +42,15 @@ SUMS = frozenset({"psum", "psum_invariant", "psum2", "reduce_scatter"})
 
 @register_rule(*KINDS)
 def _collective(op: Op, numerics: Numerics) -> Instruction:
-    sizes, ranks = dict(numerics.axis_sizes), 1
+    sizes = dict(numerics.axis_sizes)
     names: Any = op.params.get("axes", op.params.get("axis_name", ()))
-    for name in names if isinstance(names, (tuple, list, frozenset)) else (names,):
-        ranks *= sizes.get(str(name), 1)
+    names = [str(name) for name in (names if isinstance(names, (tuple, list, frozenset)) else (names,))]
+    ranks = math.prod(sizes.get(name, 1) for name in names)
     groups = op.params.get("axis_index_groups")
+    if all(name in sizes for name in names):
+        _check_ranks(op, groups, ranks)
     if groups:
-        ranks = len(groups[0])
+        ranks = max(map(len, groups))  # the largest group is the last to finish
     formats = writes(op, numerics) if op.name in SUMS else tuple("" for _ in op.outputs)
     return Instruction(
         engine="collective",
@@ -54,3 +59,14 @@ def _collective(op: Op, numerics: Numerics) -> Instruction:
         work=Work(bytes=sum(value.size_bytes for value in op.inputs), ranks=ranks, elements=sum(value.size for value in op.inputs)),
         write_formats=formats,
     )
+
+
+def _check_ranks(op: Op, groups: Any, ranks: int) -> None:
+    """Refuses groups and permutations that JAX lets pass and XLA cannot compile."""
+    try:
+        if groups:
+            check_groups(groups, ranks)
+        if op.name == "ppermute":
+            check_permutation(op.params["perm"], ranks)
+    except NetworkError as error:
+        raise NetworkError(f"{op.name!r} at {op.source}: {error}") from None
