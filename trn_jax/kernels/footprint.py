@@ -38,7 +38,8 @@ def check_footprint(items: list[Item], sbuf_partition_bytes: int, chip: str) -> 
     if sbuf.total > sbuf_partition_bytes:
         raise ShapeError(
             f"The kernel needs {sbuf.total:,} bytes of SBUF in each partition at one time, but {chip} has {sbuf_partition_bytes:,}: "
-            f"{_listed(sbuf, 'bytes')}. Use smaller tiles or fewer buffers, or name a chip with a larger SBUF: trn_jax.kernel(chip=...)."
+            f"{_listed(sbuf, 'bytes')}.{_fitting(sbuf, sbuf_partition_bytes)} "
+            "Use smaller tiles or fewer buffers, or name a chip with a larger SBUF: trn_jax.kernel(chip=...)."
         )
     psum = peak(items, "psum", banks_of)
     if psum.total > PSUM_BANKS:
@@ -71,6 +72,14 @@ def peak(items: list[Item], memory: str, size: Callable[[Buffer], int], inside: 
         if position < last:
             held = {buffer: taken for buffer, taken in held.items() if buffer in rotating or ends.get(buffer, -1) > position}
     return best
+
+
+def _fitting(use: Use, limit: int) -> str:
+    """How many of the tiles would fit, if all are of one size."""
+    sizes = {taken for _, taken in use.parts}
+    if len(sizes) > 1 or (each := sizes.pop()) > limit:
+        return ""
+    return f" Of {len(use.parts)} such tiles {limit:,} // {each:,} = {limit // each} fit."
 
 
 def _listed(use: Use, unit: str) -> str:
