@@ -81,8 +81,6 @@ def emulate(
     """
     if not callable(fn):
         raise TypeError(f"emulate takes a function and a chip, but its first argument is {fn!r}. Give the function itself, not its result.")
-    if not isinstance(chip, Chip):
-        raise TypeError(f"emulate takes a Chip as its second argument, but got {chip!r}. Load one: trn_jax.load_chip('trainium2').")
     numerics = numerics_for(
         chip,
         autocast=autocast,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stream_costs import CHIP, cost, cycles
 
-from trn_jax import engines, load_chip
+from trn_jax import FormatError, engines, load_chip
 from trn_jax.engines.vector import KINDS
 
 N = 512
@@ -89,3 +89,10 @@ def test_softmax_stays_finite_where_exponentials_would_overflow_and_has_its_grad
     y = jnp.array([0.3, -1.0, 2.0])
     gradient = jax.jacobian(lambda y: engines.vector.softmax(y, CHIP))(y)
     np.testing.assert_allclose(gradient, jax.jacobian(jax.nn.softmax)(y), atol=1e-6)
+
+
+def test_softmax_names_what_it_does_not_take():
+    with pytest.raises(TypeError, match="Got 'trainium2' where a Chip is needed.*load_chip"):
+        engines.vector.softmax(jnp.ones(3), "trainium2")
+    with pytest.raises(FormatError, match="floating point values, but got int32"):
+        engines.vector.softmax(jnp.arange(3), CHIP)

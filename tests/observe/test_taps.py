@@ -161,6 +161,9 @@ def test_infinite_masks_are_no_error():
     assert comparison.worst(1) == ("dot_general",)
     lost = trn_jax.compare_exact(lambda x: x * x, TRN2, autocast=trn_jax.AutoCast("all", "fp16"))(jnp.array([300.0, 1.0]))
     assert np.asarray(lost.max_abs_error).tolist() == [np.inf]
+    again = trn_jax.compare_exact(lambda x: -(x * x), TRN2, autocast=trn_jax.AutoCast("all", "fp16"))(jnp.array([300.0, 1.0]))
+    assert np.asarray(again.rel_error).tolist() == [np.inf, np.inf]
+    assert again.worst(1) == ("mul",)
 
 
 def through(wrap):

@@ -15,7 +15,9 @@ from jaxtyping import Array, Float
 from trn_jax.chips.schema import Chip, Vector
 from trn_jax.engines.kind import Cost, Execution, Kind, Static, compute_fp32
 from trn_jax.engines.stream import PSUM_COLUMNS, SBUF_COLUMNS, streaming_cost
+from trn_jax.errors import FormatError
 from trn_jax.graph.instruction import Instruction
+from trn_jax.graph.numerics import check_chip
 from trn_jax.numerics import format_of
 
 HALVED_REDUCTIONS = frozenset({"add", "maximum"})  # 16-bit reductions that read two elements per lane and cycle
@@ -96,10 +98,18 @@ def softmax(x: Float[Array, "*batch n"], chip: Chip) -> Float[Array, "*batch n"]
     Returns:
         Probabilities in x.dtype; intermediate values are written in fp32, so a narrow result is rounded once.
 
+    Raises:
+        FormatError: x is not of floating point numbers.
+        TypeError: chip is no Chip.
+
     Gradient: that of softmax at the values computed; straight through the rounding.
     Basis: documented (NKI: subtraction is the activation's free bias; Vector and Scalar compute in fp32 and round on write).
     """
     from trn_jax.engines import KINDS as ALL
+
+    check_chip(chip)
+    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        raise FormatError(f"softmax takes floating point values, but got {jnp.result_type(x)}. Cast them with .astype.")
 
     def issue(engine: str, kind: str, function: str, mathematics: Callable[..., Any], *operands: Any, fmt: str = "fp32") -> Any:
         instruction = Instruction(engine=engine, kind=kind, function=function, write_formats=(fmt if chip.rounds else "",))

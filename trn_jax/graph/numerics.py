@@ -211,8 +211,9 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, faults: Sequen
     Raises:
         FormatError: For an unknown option value (with the closest match), or an auto-cast format the chip does not have.
         FaultError: For faults that the chip's array cannot have, or that are not modelled together with the other options.
-        TypeError: If the chip's array size is traced or not whole: running needs concrete sizes.
+        TypeError: If it is no Chip, or its array size is traced or not whole: running needs concrete sizes.
     """
+    check_chip(chip)
     activation = _tables(options.pop("activation", "exact"))
     for name, value in options.items():
         if value not in CHOICES[name]:
@@ -245,6 +246,12 @@ def numerics_for(chip: Chip, *, autocast: AutoCast | None = None, faults: Sequen
             "faults of memories and engines, or a plain AutoCast with psum='fp32'."
         )
     return numerics
+
+
+def check_chip(chip: Any) -> None:
+    """Raises TypeError unless it is a Chip."""
+    if not isinstance(chip, Chip):
+        raise TypeError(f"Got {chip!r} where a Chip is needed. Load one: trn_jax.load_chip('trainium2').")
 
 
 def checked_autocast(autocast: Any) -> AutoCast:

@@ -47,7 +47,9 @@ class Comparison:
 
     def worst(self, count: int = 10) -> tuple[str, ...]:
         """Names of the values where most error was added: rel_error less that of the operands."""
-        added = np.nan_to_num(np.asarray(self.rel_error) - np.asarray(self.operand_error), nan=np.inf)
+        error, before = np.asarray(self.rel_error), np.asarray(self.operand_error)
+        added = np.subtract(error, before, out=np.zeros_like(error), where=error != before)  # infinite behind infinite adds nothing
+        added = np.nan_to_num(added, nan=np.inf)
         return tuple(self.names[i] for i in np.argsort(-added, kind="stable")[:count])
 
     def to_table(self) -> str:
