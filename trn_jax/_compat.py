@@ -16,7 +16,7 @@ from jax.extend import source_info_util
 
 from trn_jax._compat_calls import CALLS, high_body, high_level, linear_solve, ranks, solve_body
 from trn_jax.errors import UnsupportedError
-from trn_jax.graph.arguments import check_arguments
+from trn_jax.graph.arguments import check_arguments, check_values
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While, last_uses
 from trn_jax.graph.numerics import RANDOM_SAMPLERS, is_label
 from trn_jax.graph.rules import RULES
@@ -123,6 +123,7 @@ def trace_graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
 
 def trace_values(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """Traces `fn` to run it."""
+    check_values(args, kwargs)
     return Traced(fn, args, kwargs)
 
 

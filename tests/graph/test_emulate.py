@@ -327,6 +327,16 @@ def test_autocast_names_its_closest_match():
         trn_jax.AutoCast("matmul", "bf16")
     with pytest.raises(trn_jax.FormatError, match="Did you mean 'bf16'"):
         trn_jax.AutoCast("all", "bf61")
+    with pytest.raises(trn_jax.FormatError, match=r"format \['bf16'\] is not known"):
+        trn_jax.AutoCast("all", ["bf16"])
+
+
+def test_a_shape_has_no_values_to_run_on():
+    with pytest.raises(TypeError, match=r"Argument 0\['x'\] is ShapeDtypeStruct.*trn_jax\.trace"):
+        trn_jax.emulate(lambda tree: tree["x"] + 1, TRN2)({"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    with pytest.raises(TypeError, match=r"Argument 0 is ShapeDtypeStruct"):
+        trn_jax.find_nonfinite(jnp.sin, TRN2)(jax.ShapeDtypeStruct((2,), jnp.float32))
+    assert jax.eval_shape(trn_jax.emulate(jnp.sin, TRN2), jax.ShapeDtypeStruct((2,), jnp.float32)).shape == (2,)
 
 
 def test_a_traced_chip_and_a_broken_array_are_refused():

@@ -1,4 +1,4 @@
-"""What is checked of a function's arguments before it is traced: 64-bit NumPy numbers that JAX would cut to 32 bits silently."""
+"""What is checked of a function's arguments: 64-bit NumPy numbers that JAX would cut to 32 bits silently, shapes without values."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def check_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
             raise FormatError(
                 f"Argument {_name(path)} is {leaf.dtype} and holds {beyond[0]}, which {held} cannot hold; JAX would go on with "
                 f"other numbers silently. Give values that fit {held}, or keep 64 bits with jax.enable_x64(True)."
+            )
+
+
+def check_values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises TypeError if an argument is a shape without values."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path((tuple(args), dict(kwargs))):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise TypeError(
+                f"Argument {_name(path)} is {leaf!r}, a shape without values. Give an array; trn_jax.trace and cast_report take shapes, "
+                "and jax.eval_shape gives the shapes of results."
             )
 
 

@@ -82,7 +82,7 @@ class AutoCast:
         if self.scope not in SCOPES:
             raise FormatError(f"AutoCast scope {self.scope!r} is not known. {did_you_mean(str(self.scope), SCOPES)}")
         for fmt in (self.to, self.to if self.backward is None else self.backward):
-            if fmt not in FORMATS and fmt not in BLOCK_FORMATS:
+            if not isinstance(fmt, str) or (fmt not in FORMATS and fmt not in BLOCK_FORMATS):
                 raise FormatError(f"AutoCast format {fmt!r} is not known. {did_you_mean(str(fmt), [*FORMATS, *BLOCK_FORMATS])}")
         if self.scaling not in SCALINGS:
             raise FormatError(f"AutoCast scaling {self.scaling!r} is not known. {did_you_mean(str(self.scaling), map(str, SCALINGS))}")
