@@ -202,3 +202,12 @@ def test_the_critical_path_adds_up_to_the_latency(queues):
     report = trn.estimate(trn.trace(streamed, shape(128, 200 * 512)), CHIP)
     assert report.program.structure.loops
     assert sum(row.seconds for row in report.critical_path) == pytest.approx(report.latency_s, rel=1e-5)
+
+
+@pytest.mark.parametrize("path", ["vector.clock_hz", "sbuf.size_bytes", "dma.bandwidth_bytes_per_s"])
+@pytest.mark.parametrize("overlap", [None, 0.5])
+def test_a_batch_of_chips_may_differ_in_one_number_only(path, overlap):
+    program, values = trn.trace(copied, shape(128, 4096)), [CHIP.get(path), 1.5 * CHIP.get(path)]
+    batch = trn.latency(program, CHIP.replace({path: np.array(values)}), overlap=overlap)
+    expected = [trn.latency(program, CHIP.replace({path: value}), overlap=overlap) for value in values]
+    np.testing.assert_allclose(batch, expected, rtol=1e-6)

@@ -203,6 +203,8 @@ def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str)
     lots, columns, repeats, shape = lots_of(program, chip, dtype)
     smoothing = 0.0 if hard else smoothing
     table, moving = price(program.structure, columns, lots, smoothing, dtype), moving_s(program.structure, columns, lots, smoothing)
+    if moving is not None:
+        moving = jnp.broadcast_to(moving, (moving.shape[0], table.gap.shape[-1]))
     return table, moving, columns["trips"], repeats, shape
 
 
