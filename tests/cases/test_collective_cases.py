@@ -46,7 +46,7 @@ def test_col_02_the_size_of_a_collective_is_the_larger_of_its_input_and_output(k
         "all_to_all": lambda x: jax.lax.all_to_all(x, "r", 0, 0, tiled=True),
     }[kind]
     local = 3_125_000 if kind == "all_gather" else 25_000_000
-    mesh = jax.sharding.AbstractMesh((8,), ("r",))
+    mesh = jax.sharding.AbstractMesh((8,), ("r",), axis_types=(jax.sharding.AxisType.Auto,))
     mapped = jax.shard_map(f, mesh=mesh, in_specs=jax.P("r"), out_specs=jax.P("r"), check_vma=False)
     program = trn_jax.trace(mapped, jax.ShapeDtypeStruct((8 * local,), jnp.float32))
     report = trn_jax.estimate(program, chip_with(50e9, 0.0))
@@ -112,7 +112,7 @@ def test_col_07_what_jax_lets_pass_is_refused_with_the_line():
 @pytest.mark.parametrize(("first", "second", "bytes_first", "bytes_second"), [("a", "b", 1.0, 0.875), ("b", "a", 1.75, 0.125)])
 def test_col_08_the_order_of_the_axes_of_a_torus_moves_bytes_but_does_not_change_their_sum(first, second, bytes_first, bytes_second):
     """(2, 8) and (8, 2) gave different times: https://github.com/astra-sim/astra-sim/issues/150."""
-    mesh = jax.sharding.AbstractMesh((2, 8), ("a", "b"))
+    mesh = jax.sharding.AbstractMesh((2, 8), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
     def hierarchical(x):
         part = jax.lax.psum(jax.lax.psum_scatter(x, first, tiled=True), second)
