@@ -74,6 +74,18 @@ def compile_and_time(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Cal
     return lambda: jax.block_until_ready(compiled(*args)), seconds
 
 
+def time_in_turn(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every call, one after the other in each of `repeats` rounds after one that warms up."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for round_number in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if round_number:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
 def reference_gradient(loss: Callable[..., Any], params: Any, batch: Any) -> Any:
     """The gradient with every dot_general's operands rounded to bf16, evaluated one primitive at a time."""
     closed, shape = jax.make_jaxpr(jax.grad(loss), return_shape=True)(params, batch)
@@ -117,13 +129,7 @@ def measure(repeats: int) -> dict[str, float]:
     for name, fn in variants(step).items():
         operands = (jnp.uint32(1), *args) if name == "tiled_sr" else args
         runs[name], compile_s[name] = compile_and_time(fn, operands)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for round_number in range(repeats + 1):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if round_number:
-                times[name].append(time.perf_counter() - start)
+    times = time_in_turn(runs, repeats)
     ratio = lambda name: statistics.median(t / p for t, p in zip(times[name], times["plain"], strict=True))
     return {
         "fused_ratio": ratio("fused"),

@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from emulation_overhead import build, compile_and_time
+from emulation_overhead import build, compile_and_time, time_in_turn
 
 import trn_jax
 
@@ -32,13 +31,7 @@ def measure(repeats: int) -> dict[str, float]:
     runs, compile_s = {}, {}
     for name, fn in variants.items():
         runs[name], compile_s[name] = compile_and_time(fn, args)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for round_number in range(repeats + 1):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if round_number:
-                times[name].append(time.perf_counter() - start)
+    times = time_in_turn(runs, repeats)
     return {
         "find_nonfinite_ratio": statistics.median(t / p for t, p in zip(times["find_nonfinite"], times["emulated"], strict=True)),
         "compile_ratio": compile_s["find_nonfinite"] / compile_s["emulated"],

@@ -237,7 +237,8 @@ class Builder:
             return Call(**fields, body=solve_body(self, eqn), rebuild=linear_solve(self, eqn), params=params)
         if name == "call_hi_primitive":
             has_derivative = any(value.is_float for value in fields["outputs"])
-            return Call(**fields, body=high_body(self, eqn), rebuild=high_level(self, eqn) if has_derivative else None, params=params)
+            body = high_body(self, eqn)
+            return Call(**fields, body=body, rebuild=high_level(body, eqn) if has_derivative else None, params=params)
         if name == "jit" and params["name"] in ROUNDINGS and _is_made_in(eqn, _HERE):
             return Op(**{**fields, "name": "round_to"}, params={"fmt": ROUNDINGS[params["name"]]}, bind=_binder(eqn))
         if name in CALLS:

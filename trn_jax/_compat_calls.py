@@ -1,6 +1,6 @@
 """Calls put back: for every primitive that calls another function, the same transformation around an interpreted body.
 
-`rebuild(evaluate, operands, seed)` gives the call's outputs with `evaluate(graph, operands, seed, linear=())` in place of JAX's own
+`rebuild(evaluate, operands, stream)` gives the call's outputs with `evaluate(graph, operands, stream, linear=())` in place of JAX's own
 evaluation of each function it holds, so that a user's derivative rule, a remat policy or a mesh survives. As `_compat`, it knows
 the parameters of jax 0.10.2 and 0.12.
 """
@@ -30,15 +30,15 @@ def _remat(builder: Builder, eqn: Any) -> Rebuild:
     """Keeps the policy; where the body is already the recomputation of a backward pass, keeps XLA from merging it with the first."""
     params, body = eqn.params, builder.body(eqn.params["jaxpr"])
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         if params["differentiated"]:
             chosen = params["prevent_cse"] if isinstance(params["prevent_cse"], tuple) else [params["prevent_cse"]] * len(operands)
             apart = iter(jax.lax.optimization_barrier([x for x, separate in zip(operands, chosen, strict=True) if separate]))
-            return evaluate(body, [next(apart) if separate else x for x, separate in zip(operands, chosen, strict=True)], seed)
+            return evaluate(body, [next(apart) if separate else x for x, separate in zip(operands, chosen, strict=True)], stream)
         again = jax.checkpoint(
-            lambda inner_seed, *inner: evaluate(body, inner, inner_seed), prevent_cse=params["prevent_cse"], policy=params["policy"]
+            lambda inner_stream, *inner: evaluate(body, inner, inner_stream), prevent_cse=params["prevent_cse"], policy=params["policy"]
         )
-        return again(seed, *operands)
+        return again(stream, *operands)
 
     return rebuild
 
@@ -48,24 +48,22 @@ def _shard_map(builder: Builder, eqn: Any) -> Rebuild:
     mesh = params["mesh"]
     manual = frozenset(params.get("manual_axes", params.get("newly_manual_axes", frozenset(mesh.axis_names))))
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
-        seeds = () if seed is None else (seed,)
-
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         specs = tuple(params["out_specs"])
 
-        def local(*inner: Any) -> tuple[Any, Any]:
-            outputs = evaluate(body, inner[len(seeds) :], inner[0] if seeds else None)
+        def local(inner_stream: Any, *inner: Any) -> tuple[Any, Any]:
+            outputs = evaluate(body, inner, inner_stream)
             return tuple(outputs[: len(specs)]), tuple(jnp.expand_dims(x, 0) for x in outputs[len(specs) :])
 
         mapped = jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(*(jax.P() for _ in seeds), *params["in_specs"]),
+            in_specs=(jax.P(), *params["in_specs"]),
             out_specs=(specs, jax.P(tuple(axis for axis in mesh.axis_names if axis in manual))),
             axis_names=manual,
             check_vma=params["check_vma"],
         )
-        outputs, more = mapped(*seeds, *operands)  # what the body returns beyond its outputs, stacked over ranks
+        outputs, more = mapped(stream, *operands)  # what the body returns beyond its outputs, stacked over ranks
         return [*outputs, *more]
 
     return rebuild
@@ -87,28 +85,27 @@ def _custom_jvp(builder: Builder, eqn: Any) -> Rebuild:
     params, body = eqn.params, builder.body(eqn.params["call_jaxpr"])
     num_consts, num_outputs = params["num_consts"], len(eqn.outvars)
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         consts, args = operands[:num_consts], operands[num_consts:]
-        seeds = () if seed is None else (seed,)
 
         @jax.custom_jvp
-        def primal(inner_seeds: Any, *inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner, *(inner_seeds or (None,))))
+        def primal(inner_stream: Any, *inner: Any) -> tuple[Any, ...]:
+            return tuple(evaluate(body, inner, inner_stream))
 
         @primal.defjvp
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            (inner_seeds, *values), (_, *directions) = primals, tangents
+            (inner_stream, *values), (_, *directions) = primals, tangents
             jaxpr, jaxpr_consts, zero_outputs = params["jvp_jaxpr_fun"].call_wrapped(*[False] * len(args))
             graph = builder.graph(jaxpr, jaxpr_consts)
             linear = graph.inputs[len(args) :]
             real = values[num_consts:]
             directions = [ad.instantiate_zeros(t) for t in directions[num_consts:]]
-            out = evaluate(graph, [*real, *directions], *(inner_seeds or (None,)), linear=linear)
+            out = evaluate(graph, [*real, *directions], inner_stream, linear=linear)
             values_out, nonzero = out[:num_outputs], iter(out[num_outputs:])
             tangents_out = [_zero_tangent(v) if zero else next(nonzero) for v, zero in zip(values_out, zero_outputs, strict=True)]
             return tuple(values_out), tuple(tangents_out)
 
-        return list(primal(seeds, *consts, *args))
+        return list(primal(stream, *consts, *args))
 
     return rebuild
 
@@ -123,24 +120,22 @@ def _custom_vjp(builder: Builder, eqn: Any) -> Rebuild:
     params, body = eqn.params, builder.body(eqn.params["call_jaxpr"])
     num_consts = params["num_consts"]
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
-        seeds = () if seed is None else (seed,)
-
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         @jax.custom_vjp
-        def primal(inner_seeds: Any, *inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner, *(inner_seeds or (None,))))
+        def primal(inner_stream: Any, *inner: Any) -> tuple[Any, ...]:
+            return tuple(evaluate(body, inner, inner_stream))
 
-        def forward(inner_seeds: Any, *inner: Any) -> tuple[Any, Any]:
+        def forward(inner_stream: Any, *inner: Any) -> tuple[Any, Any]:
             jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*[True] * (len(inner) - num_consts))
-            out = evaluate(builder.graph(jaxpr, consts), inner[num_consts:], *(inner_seeds or (None,)))
+            out = evaluate(builder.graph(jaxpr, consts), inner[num_consts:], inner_stream)
             _, _, forwarded = params["out_trees"]()
             num_new = sum(index is None for index in forwarded)
             new = iter(out[:num_new])
             residuals = tuple(next(new) if index is None else inner[index] for index in forwarded)
-            return tuple(out[num_new:]), (residuals, inner_seeds, inner[:num_consts])
+            return tuple(out[num_new:]), (residuals, inner_stream, inner[:num_consts])
 
         def backward(saved: Any, cotangents: Any) -> tuple[Any, ...]:
-            residuals, inner_seeds, consts = saved
+            residuals, inner_stream, consts = saved
             shapes: list[Any] = []
 
             def flat_backward(*flat: Any) -> list[Any]:
@@ -150,11 +145,11 @@ def _custom_vjp(builder: Builder, eqn: Any) -> Rebuild:
                 return [ct for ct in out if type(ct) is not ad.Zero]
 
             closed = jax.make_jaxpr(flat_backward)(*residuals, *cotangents)
-            real = iter(evaluate(builder.body(closed), [*residuals, *cotangents], *(inner_seeds or (None,))))
+            real = iter(evaluate(builder.body(closed), [*residuals, *cotangents], inner_stream))
             return (None, *(None for _ in consts), *(None if shape is None else next(real) for shape in shapes))
 
         primal.defvjp(forward, backward)
-        return list(primal(seeds, *operands))
+        return list(primal(stream, *operands))
 
     return rebuild
 
@@ -163,18 +158,16 @@ def _custom_vmap(builder: Builder, eqn: Any) -> Rebuild:
     """Keeps the user's batching rule and interprets what it computes."""
     params, body = eqn.params, builder.body(eqn.params["call"])
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
-        seeds = () if seed is None else (seed,)
-
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         @jax.custom_batching.custom_vmap
-        def again(inner_seeds: Any, inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner, *(inner_seeds or (None,))))
+        def again(inner_stream: Any, inner: Any) -> tuple[Any, ...]:
+            return tuple(evaluate(body, inner, inner_stream))
 
         @again.def_vmap
-        def _(axis_size: int, batched: Any, inner_seeds: Any, inner: Any) -> tuple[Any, Any]:
-            seeds_batched, inner_batched = batched
+        def _(axis_size: int, batched: Any, inner_stream: Any, inner: Any) -> tuple[Any, Any]:
+            batched_stream, inner_batched = batched
             # One stream for the whole batch, whose elements are told apart by their positions.
-            inner_seeds = jax.tree.map(lambda x, is_batched: x[0] if is_batched else x, inner_seeds, seeds_batched)
+            inner_stream = jax.tree.map(lambda x, is_batched: x[0] if is_batched else x, inner_stream, batched_stream)
             batching: list[Any] = []
 
             def rule(*flat: Any) -> Any:
@@ -184,9 +177,9 @@ def _custom_vmap(builder: Builder, eqn: Any) -> Rebuild:
                 return jax.tree.leaves(out)
 
             graph = builder.body(jax.make_jaxpr(rule)(*inner))
-            return tuple(evaluate(graph, inner, *(inner_seeds or (None,)))), tuple(batching)
+            return tuple(evaluate(graph, inner, inner_stream)), tuple(batching)
 
-        return list(again(seeds, tuple(operands)))
+        return list(again(stream, tuple(operands)))
 
     return rebuild
 
@@ -196,17 +189,17 @@ def _linear_call(builder: Builder, eqn: Any) -> Rebuild:
     params, body = eqn.params, builder.body(eqn.params["callee"])
     num_consts, split = params["num_callee_consts"], params["num_callee_consts"] + params["num_res"]
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         def forward(residuals: Any, linear: Any) -> tuple[Any, ...]:
-            inner_seed, inner = residuals
-            return tuple(evaluate(body, [*inner, *linear], inner_seed))
+            inner_stream, inner = residuals
+            return tuple(evaluate(body, [*inner, *linear], inner_stream))
 
         def backward(residuals: Any, cotangents: Any) -> tuple[Any, ...]:
-            inner_seed, inner = residuals
+            inner_stream, inner = residuals
             transposed, consts = params["transpose_thunk"]()
-            return tuple(evaluate(builder.body(transposed), [*consts, *inner[num_consts:], *cotangents], inner_seed))
+            return tuple(evaluate(builder.body(transposed), [*consts, *inner[num_consts:], *cotangents], inner_stream))
 
-        residuals = (seed, tuple(operands[:split]))
+        residuals = (stream, tuple(operands[:split]))
         return list(jax.custom_derivatives.linear_call(forward, backward, residuals, tuple(operands[split:])))
 
     return rebuild
@@ -230,17 +223,17 @@ def linear_solve(builder: Builder, eqn: Any) -> Rebuild:
     ends = np.cumsum(lengths).tolist()
     has_aux = len(jaxprs.solve.out_avals) > len(jaxprs.matvec.out_avals)
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         matvec_consts, solve_consts = operands[: ends[0]], operands[ends[1] : ends[2]]
         transpose_consts, rhs = operands[ends[2] : ends[3]], tuple(operands[ends[3] :])
 
         def matvec(x: Any) -> tuple[Any, ...]:
             graph = builder.body(jaxprs.matvec)
-            return tuple(evaluate(graph, [*matvec_consts, *x], seed, linear=graph.inputs[len(matvec_consts) :]))
+            return tuple(evaluate(graph, [*matvec_consts, *x], stream, linear=graph.inputs[len(matvec_consts) :]))
 
         def solver(jaxpr: Any, consts: Sequence[Any]) -> Callable[..., Any]:
             def solve(_: Any, b: Any) -> Any:
-                out = evaluate(builder.body(jaxpr), [*consts, *b], seed)
+                out = evaluate(builder.body(jaxpr), [*consts, *b], stream)
                 return (tuple(out[: len(rhs)]), tuple(out[len(rhs) :])) if has_aux else tuple(out)
 
             return solve
@@ -258,23 +251,20 @@ def high_body(builder: Builder, eqn: Any) -> Graph:
     return builder.body(jax.make_jaxpr(expand)(*(atom.aval for atom in eqn.invars)))
 
 
-def high_level(builder: Builder, eqn: Any) -> Rebuild:
+def high_level(body: Graph, eqn: Any) -> Rebuild:
     """Interprets the primal; the derivative is the object's own rule at the operands, as plain JAX has it."""
-    body = high_body(builder, eqn)
     bind = lambda *operands: tuple(eqn.primitive.bind(*operands, **eqn.params))
 
-    def rebuild(evaluate: Evaluate, operands: Sequence[Any], seed: Any) -> list[Any]:
-        seeds = () if seed is None else (seed,)
-
+    def rebuild(evaluate: Evaluate, operands: Sequence[Any], stream: Any) -> list[Any]:
         @jax.custom_jvp
-        def primal(inner_seeds: Any, *inner: Any) -> tuple[Any, ...]:
-            return tuple(evaluate(body, inner, *(inner_seeds or (None,))))
+        def primal(inner_stream: Any, *inner: Any) -> tuple[Any, ...]:
+            return tuple(evaluate(body, inner, inner_stream))
 
         @primal.defjvp
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
             return primal(*primals), jax.jvp(bind, primals[1:], tangents[1:])[1]
 
-        return list(primal(seeds, *operands))
+        return list(primal(stream, *operands))
 
     return rebuild
 

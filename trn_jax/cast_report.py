@@ -169,7 +169,7 @@ def _casts(graph: Graph, numerics: Numerics, executions: int | None, path: Path 
                 casts = _op_casts(node, numerics, executions, below)
                 yield from (pair for pair in casts if pair[1].role != "write" or internal.isdisjoint(node.outputs))
             case Call():
-                yield from _casts(node.body, numerics.inside(node.known_as), executions, below)
+                yield from _casts(node.body, numerics.entering(node), executions, below)
             case Scan():
                 yield from _casts(node.body, numerics, None if executions is None else executions * node.length, below)
             case While():

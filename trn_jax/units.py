@@ -33,7 +33,7 @@ _SUFFIXES = {
 }
 _BINARY = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
 _DECIMAL = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"), (1e-15, "f"))
 
 
 def unit_of(name: str) -> str:
@@ -70,5 +70,5 @@ def format_quantity(value: float, unit: str) -> str:
     elif unit in ("s", "J", "J/B"):
         for scale, prefix in _SMALL:
             if size >= scale * (1 - 1e-12):
-                return f"{value / scale:.6g} {prefix}s"
+                return f"{value / scale:.6g} {prefix}{unit}"
     return f"{value:.6g} {unit}".rstrip()

@@ -105,8 +105,9 @@ def test_col_07_what_jax_lets_pass_is_refused_with_the_line():
     for f, message in ((few, r"'psum' at .*test_collective_cases.*Rank 4 is in no group"), (far, r"'ppermute' at .*Rank 9 does not exist")):
         with pytest.raises(trn_jax.NetworkError, match=message):
             trn_jax.trace(f, x)
-        with pytest.raises(trn_jax.NetworkError, match=message):
-            trn_jax.emulate(f, TRN2)(x)
+        for run in (trn_jax.emulate, trn_jax.find_nonfinite, trn_jax.tap, trn_jax.cast_report):
+            with pytest.raises(trn_jax.NetworkError, match=message):
+                run(f, TRN2)(x)
 
 
 @pytest.mark.parametrize(("first", "second", "bytes_first", "bytes_second"), [("a", "b", 1.0, 0.875), ("b", "a", 1.75, 0.125)])

@@ -76,6 +76,9 @@ def test_a_file_of_one_s_own_prints_too(tmp_path):
         (0.861, "", "0.861"),
         (-3e-6, "s", "-3 us"),
         (60.0, "cycles", "60 cycles"),
+        (2.001e-12, "J", "2.001 pJ"),
+        (4.8e-13, "J/B", "480 fJ/B"),
+        (115.0, "W", "115 W"),
     ],
 )
 def test_quantities_print_in_the_prefix_a_reader_expects(value, unit, text):

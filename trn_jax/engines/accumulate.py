@@ -46,12 +46,7 @@ def tiled(lhs: Float[Array, "*lhs"], rhs: Float[Array, "*rhs"], layout: Layout, 
         both = _dot_of_tiles(x, rows)
         return layout.finish(both[0] + both[1], lhs.shape, rhs.shape)
 
-    def tile(i) -> Array:
-        start = i * np.uint32(rows)  # unsigned, because JAX adds code that counts a signed start from the end
-        lhs_tile = lax.dynamic_slice_in_dim(x.lhs, start, rows, x.lhs_axis)
-        return dot(lhs_tile, lax.dynamic_slice_in_dim(x.rhs, start, rows, x.rhs_axis), x.dimension_numbers)
-
-    psum = lax.fori_loop(np.uint32(1), np.uint32(tiles), lambda i, psum: psum + tile(i), tile(np.uint32(0)))
+    psum = tiled_by(partial(dot, dimension_numbers=x.dimension_numbers), x.lhs, x.rhs, axes=(x.lhs_axis, x.rhs_axis), rows=rows)
     return layout.finish(psum, lhs.shape, rhs.shape)
 
 
@@ -68,7 +63,7 @@ def tiled_by(
     lhs, rhs = _fill(lhs, axes[0], tiles * rows), _fill(rhs, axes[1], tiles * rows)
 
     def tile(i) -> Array:
-        start = i * np.uint32(rows)
+        start = i * np.uint32(rows)  # unsigned, because JAX adds code that counts a signed start from the end
         return product(lax.dynamic_slice_in_dim(lhs, start, rows, axes[0]), lax.dynamic_slice_in_dim(rhs, start, rows, axes[1]))
 
     return lax.fori_loop(np.uint32(1), np.uint32(tiles), lambda i, psum: psum + tile(i), tile(np.uint32(0)))

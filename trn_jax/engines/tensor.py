@@ -251,13 +251,19 @@ def _pieces(size: Any, piece: Any, smoothing: Any) -> list[tuple[Any, Any]]:
 
 def operand_passes(t: Tensor, static: Static) -> Any:
     """Cycles per moving column for the widest operand; one without a format counts as fp32, or 16 bits wide when `static.narrow`."""
+    passes = {"fp32": t.passes_fp32, "16bit": t.passes_16bit, "fp8": t.passes_fp8, "mx": t.passes_16bit / MX_PACKED}
+    return passes[operand_width(static)]
+
+
+def operand_width(static: Static) -> str:
+    """In which mode the array takes a product's operands, by the widest of them: "fp32", "16bit", "fp8" (double row) or "mx"."""
     unnamed = "bf16" if static.narrow else "fp32"
     formats = {fmt or unnamed for fmt in static.operand_formats or ("",)}
     if "fp32" in formats:
-        return t.passes_fp32
+        return "fp32"
     if formats <= set(BLOCK_FORMATS):
-        return t.passes_16bit / MX_PACKED
-    return t.passes_fp8 if formats <= DOUBLE_ROW_FORMATS else t.passes_16bit
+        return "mx"
+    return "fp8" if formats <= DOUBLE_ROW_FORMATS else "16bit"
 
 
 KINDS = {

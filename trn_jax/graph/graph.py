@@ -79,7 +79,7 @@ class Op(Node):
 class Call(Node):
     """A primitive that runs `body` once: jit, remat, custom_jvp, custom_vjp, shard_map.
 
-    `rebuild(evaluate, operands, seed)` wraps the same transformation around `evaluate(body, operands, seed)`, so that a
+    `rebuild(evaluate, operands, stream)` wraps the same transformation around `evaluate(body, operands, stream)`, so that a
     user's custom rule, a remat policy or a mesh survives while every body is interpreted. None where nothing is to be kept but
     the call itself.
     """

@@ -34,6 +34,9 @@ class Work:
 WORK_FIELDS = tuple(f.name for f in fields(Work))
 
 
+PARTITIONS = 128  # of SBUF and PSUM in all generations. Documented: NKI guide, Trainium/Inferentia2 architecture
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
     """One instruction of one engine.

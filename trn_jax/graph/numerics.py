@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax.core
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from trn_jax.faults import Fault, checked
 from trn_jax.numerics import BLOCK_FORMATS, FORMATS, Overflow, Rounding, format_of
 from trn_jax.numerics.activation_fit import SOURCES, fitted_table
 from trn_jax.numerics.activation_table import ActivationTable
+
+if TYPE_CHECKING:
+    from trn_jax.graph.graph import Call
 
 SCOPES = ("none", "matmult", "all")
 SCALINGS = (None, "tensor", "block")
@@ -192,6 +195,11 @@ class Numerics:
         if name in _LABELLED:
             return replace(_LABELLED[name], axis_sizes=self.axis_sizes)
         return replace(self, autocast=AutoCast(), integer="exact") if name in RANDOM_SAMPLERS else self
+
+    def entering(self, call: Call) -> Numerics:
+        """The arithmetic in the body of a call: that `inside` the called function, `within` the mesh of a shard_map."""
+        numerics = self.inside(call.known_as)
+        return numerics.within(call.params["mesh"].shape) if call.ranks else numerics
 
     @property
     def label(self) -> str:

@@ -167,10 +167,7 @@ class Walker:
 
     def call(self, node: Call, inputs: list[Any], stream: Stream | None) -> list[Any]:
         """The call rebuilt around an interpreted body."""
-        numerics = self.numerics.inside(node.known_as)
-        if node.ranks:
-            numerics = numerics.within(dict(node.params["mesh"].shape))
-        walker = replace(self, numerics=numerics)
+        walker = replace(self, numerics=self.numerics.entering(node))
         if node.rebuild is not None:
             return node.rebuild(walker, inputs, stream)
         if not self.staged or _observer.get() is not None:

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from trn_jax.errors import ShapeError
+from trn_jax.graph.instruction import PARTITIONS
 from trn_jax.kernels.tile import Tile
 
-PARTITIONS = 128
 STATIONARY_COLUMNS = 128
 MOVING_COLUMNS = 512
 PSUM_BANK_BYTES = 2048

@@ -22,8 +22,8 @@ from trn_jax.kernels.limits import PARTITIONS, PSUM_BANK_BYTES
 from trn_jax.kernels.record import Allocate, Item, Loop, Operation, Recording, walk
 from trn_jax.kernels.tile import Buffer, Region, Tile
 from trn_jax.timing import program as programs
+from trn_jax.timing.assemble import assemble
 from trn_jax.timing.program import Array, Issued, Program, Row
-from trn_jax.timing.rows import assemble
 
 WRITTEN_OUT_ROWS = 256  # a loop with fewer instructions in all is written out, which is exact
 NO_REUSE = (math.inf, 1.0)

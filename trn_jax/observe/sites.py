@@ -48,7 +48,7 @@ def sites(graph: Graph, numerics: Numerics, path: Path = ()) -> Iterator[tuple[P
             case Op():
                 yield below, numerics
             case Call():
-                yield from sites(node.body, numerics.inside(node.known_as), below)
+                yield from sites(node.body, numerics.entering(node), below)
             case Scan() | While() | Branch():
                 for body in bodies(node):
                     yield from sites(body, numerics, below)

@@ -172,7 +172,7 @@ class WatchedWalker(Walker):
         if not self.thread.watching or node.rebuild is None:
             with self.thread.inside(node):
                 return super().call(node, inputs, stream)
-        walker, rebuild = replace(self, numerics=self.numerics.inside(node.known_as)), node.rebuild
+        walker, rebuild = replace(self, numerics=self.numerics.entering(node)), node.rebuild
         if node.ranks:
             return self.on_ranks(node, walker, inputs, stream)
 

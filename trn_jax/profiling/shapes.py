@@ -6,24 +6,13 @@ import re
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from trn_jax.errors import ProgramError, did_you_mean
+from trn_jax.numerics import FORMATS
 
-DTYPES = {
-    "fp32": np.dtype("float32"),
-    "bf16": jnp.dtype(jnp.bfloat16),
-    "fp16": np.dtype("float16"),
-    "fp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "fp8_e4m3": np.dtype(ml_dtypes.float8_e4m3),
-    "fp8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "fp8_e3m4": np.dtype(ml_dtypes.float8_e3m4),
-    "int8": np.dtype("int8"),
-    "int32": np.dtype("int32"),
-    "uint32": np.dtype("uint32"),
-    "bool": np.dtype("bool"),
-}
+DTYPES = {name: jnp.dtype(fmt.storage) for name, fmt in FORMATS.items() if fmt.storage}
+DTYPES |= {name: np.dtype(name) for name in ("int8", "int32", "uint32", "bool")}
 _SHAPE = re.compile(r"(scalar|[1-9]\d*(?:x[1-9]\d*)*)(?::(\w+))?")
 
 

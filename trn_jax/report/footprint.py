@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from trn_jax.report.text import quantity
 from trn_jax.timing.program import Program
 
 CAPTURED = "captured arrays"
@@ -104,7 +105,7 @@ def _pass_of(scope: str) -> str:
     return BACKWARD if "transpose(" in scope else FORWARD if "jvp(" in scope else OTHER
 
 
-def capacity_text(held: Footprint, chip: Any, quantity: Any) -> str:
+def capacity_text(held: Footprint, chip: Any) -> str:
     """The sum as arithmetic, against the chip's HBM."""
     parts = " + ".join(f"{name} {quantity(size, 'B')}" for name, size in held.parts().items())
     return f"{parts or 'nothing'} = {quantity(held.total_bytes, 'B')} of {quantity(float(chip.hbm.size_bytes), 'B')} HBM"

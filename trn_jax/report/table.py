@@ -73,7 +73,7 @@ def _head_lines(report: Report) -> list[str]:
         if slack < 0:
             lines.append(f"  CANNOT RUN: {memory.upper()} is {quantity(-slack, 'B')} too small, so these times mean nothing")
     if report.footprint.total_bytes > float(report.chip.hbm.size_bytes):
-        lines.append(f"  DOES NOT FIT: {capacity_text(report.footprint, report.chip, quantity)}")
+        lines.append(f"  DOES NOT FIT: {capacity_text(report.footprint, report.chip)}")
     if report.warmup_s:
         lines.append(f"  not counted: up to {quantity(report.warmup_s, 's')} more while the Tensor Engine warms up after idling")
     return lines
@@ -108,7 +108,7 @@ def _memory_lines(report: Report) -> list[str]:
         f"MFU {share(report.mfu)}, HFU {share(report.hfu)}, {share(report.mfu_chip)} of the chip's advertised peak"
         if report.flops
         else "no matrix products",
-        f"HBM footprint {capacity_text(report.footprint, report.chip, quantity)}",
+        f"HBM footprint {capacity_text(report.footprint, report.chip)}",
         f"energy {quantity(report.energy_j, 'J')} ({quantity(low_j, 'J')} to {quantity(high_j, 'J')}), "
         f"{quantity(report.energy_j / report.latency_s if report.latency_s else 0.0, 'W')}: {_energy_text(report)}",
     ]

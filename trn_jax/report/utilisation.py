@@ -32,7 +32,7 @@ def model_flops(program: Program) -> float:
     """
     first: Counter[tuple[Any, ...]] = Counter()
     again: Counter[tuple[Any, ...]] = Counter()
-    flops, table = _row_flops(program), program.table
+    flops, table = np.asarray(program.row_flops), program.table
     for row in np.flatnonzero(flops):
         info = program.structure.rows[row]
         key = (info.source, *(float(table[name][row]) for name in ("batch", "m", "k", "n")))
@@ -51,9 +51,3 @@ def array_flops(program: Program, chip: Any) -> float:
     columns = table["batch"] * np.where(kinds == "nc_matmul", np.ceil(table["k"] / rows) * moving, 0.0)
     columns = columns + np.where(kinds == "nc_transpose", table["elements"] / rows, 0.0)
     return float((2.0 * rows * cols * columns * program.repeats).sum())
-
-
-def _row_flops(program: Program) -> np.ndarray:
-    """[rows] FLOP of each row's products, all iterations counted."""
-    table, products = program.table, np.array([kind == "nc_matmul" for kind in program.structure.kinds])
-    return np.asarray(2.0 * products * table["batch"] * table["m"] * table["k"] * table["n"] * program.repeats)

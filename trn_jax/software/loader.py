@@ -18,12 +18,14 @@ class Software:
         release: Releases it was read from.
         launch_s: From asking for a kernel to its first instruction, as benchmarks on the host see it; 0 in profiler totals.
         sources: Source of each overhead.
+        ranges: Lowest and highest value that the evidence of each allows.
     """
 
     name: str
     release: str
     launch_s: float
     sources: dict[str, str]
+    ranges: dict[str, tuple[float, float]]
 
 
 def load_software(name: str = "neuron") -> Software:
@@ -45,4 +47,5 @@ def load_software(name: str = "neuron") -> Software:
         release=block["release"],
         launch_s=float(overheads["launch_s"]["value"]),
         sources={key: f"{entry['basis']}: {entry['source']}" for key, entry in overheads.items()},
+        ranges={key: (float(entry["low"]), float(entry["high"])) for key, entry in overheads.items()},
     )

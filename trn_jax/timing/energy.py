@@ -21,10 +21,9 @@ from jaxtyping import Array, Float
 from trn_jax.chips import Chip
 from trn_jax.engines.dma import moved_bytes
 from trn_jax.engines.kind import Static
-from trn_jax.engines.tensor import DOUBLE_ROW_FORMATS
+from trn_jax.engines.tensor import operand_width
 from trn_jax.graph.instruction import ENGINES
 from trn_jax.network.collective_time import bytes_per_rank
-from trn_jax.numerics.blocks import BLOCK_FORMATS
 from trn_jax.timing.cost import groups
 from trn_jax.timing.program import Program
 from trn_jax.timing.schedule import evaluate, lots_of, total
@@ -85,22 +84,11 @@ def _products(kind: str, static: Static, work: dict[str, Any], chip: Chip) -> An
     if kind != "nc_matmul":
         return _lanes(kind, static, work, chip)
     t, e = chip.tensor, chip.energy
-    mac_j, item_bytes = _multiply_add(static, chip)
+    mac_j, item_bytes = {"fp32": (e.mac_fp32_j, 4.0), "16bit": (e.mac_16bit_j, 2.0)}.get(operand_width(static), (e.mac_fp8_j, 1.0))
     batch, m, k, n = (work[name] for name in ("batch", "m", "k", "n"))
     read_bytes = item_bytes * (m * k + k * n * jnp.ceil(m / t.cols))
     summed_bytes = _PSUM_ITEM_BYTES * m * n * (2.0 * jnp.ceil(k / t.rows) - 1.0)  # all but the first tile of K read what is there
     return batch * (m * k * n * mac_j + read_bytes * e.sbuf_j_per_byte + summed_bytes * e.psum_j_per_byte)
-
-
-def _multiply_add(static: Static, chip: Chip) -> tuple[Any, float]:
-    """Joules of one multiply-add and bytes of one element, by the widest operand, as `operand_passes` counts it."""
-    unnamed = "bf16" if static.narrow else "fp32"
-    formats = {fmt or unnamed for fmt in static.operand_formats or ("",)}
-    if "fp32" in formats:
-        return chip.energy.mac_fp32_j, 4.0
-    if formats <= set(BLOCK_FORMATS) or formats <= DOUBLE_ROW_FORMATS:
-        return chip.energy.mac_fp8_j, 1.0
-    return chip.energy.mac_16bit_j, 2.0
 
 
 def _lanes(kind: str, static: Static, work: dict[str, Any], chip: Chip) -> Any:

@@ -7,39 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from trn_jax.graph.chains import chains, is_elementwise
 from trn_jax.graph.graph import Branch, Call, Constant, Graph, Node, Op, Scan, Value, While
-from trn_jax.graph.instruction import Instruction
+from trn_jax.graph.instruction import PARTITIONS, Instruction
 from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
 from trn_jax.timing.groups import locality
 from trn_jax.timing.linear_scan import is_linear_recurrence, scan_instruction
+from trn_jax.timing.refs import LITERAL, NOTHING, Ref, broadcast, contiguous_elements, has_equal_rows
 from trn_jax.timing.row_bound import contracts_columns, row_side, transpose_instructions
-from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream, renamed
+from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream, renamed, rough_work
 from trn_jax.timing.trip_counts import TripCounts
 
 UNROLLED_TRIPS = 8  # loops up to this long are unrolled exactly
 LONGEST_ROW_BYTES = 65536.0
-PARTITIONS = 128  # over which contiguous data are spread
-NOTHING = -1  # number of data that needs no memory: literals and what is broadcast from them
-
-
-class Ref(NamedTuple):
-    """What a value of a graph is in the stream: a piece of data as some view shows it.
-
-    datum: its number. constant_rows: every row of the view holds one number. copies: how many times a broadcast repeats it.
-    equal_rows: all rows of the view are the same.
-    """
-
-    datum: int
-    constant_rows: bool = False
-    copies: float = 1.0
-    equal_rows: bool = False
-
-
-LITERAL = Ref(NOTHING, constant_rows=True)
 
 
 def flatten(graph: Graph, numerics: Numerics, trip_count: int | Mapping[str, int] | None) -> Stream:
@@ -145,7 +127,7 @@ class _Flattener:
             instructions = self.lowered[key] = lower(op, self.numerics)
         if not instructions:
             return self.view(op, refs)
-        largest = largest_of(op)
+        largest = max((*op.inputs, *op.outputs), key=lambda value: value.size)
         rows = largest.size / max(1, largest.shape[-1] if largest.shape else 1)
         refs, streamed = self.transposed(op, instructions[-2], refs, rows) if instructions[-1].function == "evacuate" else (refs, -1)
         reads = self.all_pieces(refs)
@@ -175,7 +157,7 @@ class _Flattener:
                     chain=chain,
                     elementwise=is_elementwise(op),
                     tensors=tensors,
-                    equal_rows=any(map(_equal_rows, refs, op.inputs, [largest] * len(refs))),
+                    equal_rows=any(has_equal_rows(ref, value, largest) for ref, value in zip(refs, op.inputs, strict=True)),
                     rows=rows,
                     streamed=streamed if instruction.kind == "nc_matmul" else -1,
                     locality=locality(op, instruction),
@@ -211,14 +193,8 @@ class _Flattener:
                         reads=(source,),
                         writes=(result,),
                         after=self.after,
-                        chain=-1,
-                        elementwise=False,
-                        tensors=1,
-                        equal_rows=False,
                         rows=value.size / value.shape[-1],
-                        streamed=-1,
                         locality="rows",
-                        pinned=False,
                         functions=(instruction.function,),
                         sources=(op.source,),
                         scopes=(self.within(op.scope),),
@@ -240,13 +216,9 @@ class _Flattener:
         if ref.datum == NOTHING:
             return LITERAL
         if result.size < source.size:
-            return Ref(self.cut(ref, (source.shape, op.name, str(dict(op.params)), position), result, _contiguous(source, result)))
+            return Ref(self.cut(ref, (source.shape, op.name, str(dict(op.params)), position), result, contiguous_elements(source, result)))
         if op.name == "broadcast_in_dim":
-            last = len(result.shape) - 1
-            kept = last in op.params["broadcast_dimensions"] and source.shape and source.shape[-1] == result.shape[-1]
-            constant_rows = source.size == 1 or ref.constant_rows or not kept
-            equal_rows = bool(kept) and (source.size == source.shape[-1] < result.size or ref.equal_rows)
-            return Ref(ref.datum, constant_rows, ref.copies * result.size / max(1, source.size), equal_rows)
+            return broadcast(op, ref)
         return ref if result.shape == source.shape else ref._replace(constant_rows=False, equal_rows=False)
 
     def cut(self, ref: Ref, key: tuple, result: Value, contiguous: float = 0.0) -> int:
@@ -282,18 +254,14 @@ class _Flattener:
         raise AssertionError(f"unknown node {type(node).__name__}")
 
     def call(self, node: Call, refs: Sequence[Ref]) -> list[Ref]:
-        mesh, outside = node.params.get("mesh"), self.numerics
-        if node.name != "shard_map" or mesh is None:
-            self.numerics = outside.inside(node.known_as)
-            outputs = self.graph(node.body, refs)
-            self.numerics = outside
-            return outputs
-        local = [
-            Ref(self.cut(ref, ("shard", inner.shape, index), inner)) if ref.datum != NOTHING and inner.size < outer.size else ref
-            for index, (ref, outer, inner) in enumerate(zip(refs, node.inputs, node.body.inputs, strict=True))
-        ]
-        self.numerics = outside.within(dict(mesh.shape))
-        outputs = self.graph(node.body, local)
+        outside = self.numerics
+        if node.ranks:  # each works on its part
+            refs = [
+                Ref(self.cut(ref, ("shard", inner.shape, index), inner)) if ref.datum != NOTHING and inner.size < outer.size else ref
+                for index, (ref, outer, inner) in enumerate(zip(refs, node.inputs, node.body.inputs, strict=True))
+            ]
+        self.numerics = outside.entering(node)
+        outputs = self.graph(node.body, refs)
         self.numerics = outside
         return outputs
 
@@ -325,14 +293,9 @@ class _Flattener:
                 reads=self.all_pieces(refs),
                 writes=tuple(results),
                 after=self.after,
-                chain=-1,
-                elementwise=False,
                 tensors=2,
-                equal_rows=False,
                 rows=instruction.work.rows,
-                streamed=-1,
                 locality="rows",
-                pinned=False,
                 functions=(instruction.function,),
                 sources=(node.source,),
                 scopes=(self.within(node.scope),),
@@ -426,39 +389,8 @@ class _Flattener:
         for body in node.branches:
             self.items = []
             outputs = self.graph(body, refs[1:])
-            alternatives.append((sum(map(work_of, self.items)), self.items, outputs))
+            alternatives.append((sum(map(rough_work, self.items)), self.items, outputs))
         self.items, self.after = outer_items, outer_after
         _, items, outputs = max(alternatives, key=lambda alternative: alternative[0])
         self.items.extend(items)
         return outputs
-
-
-def largest_of(op: Op) -> Value:
-    """The largest operand or result."""
-    return max((*op.inputs, *op.outputs), key=lambda value: value.size)
-
-
-def _equal_rows(ref: Ref, value: Value, largest: Value) -> bool:
-    """Whether an operand is one row for all rows of the largest."""
-    row = value.shape[-1] if value.shape else 1
-    return ref.equal_rows or 1 < row == value.size < largest.size
-
-
-def _contiguous(source: Value, result: Value) -> float:
-    """Elements of a slice that lie side by side in what it was cut from."""
-    if len(source.shape) != len(result.shape):
-        return float(result.size)
-    run = 1.0
-    for whole, part in zip(reversed(source.shape), reversed(result.shape), strict=True):
-        run *= part
-        if part < whole:
-            break
-    return run
-
-
-def work_of(item: Step | Block) -> float:
-    """Rough size of an item, only to compare branches: cycles of an array of 128 by 128 and lanes of 128."""
-    if isinstance(item, Block):
-        return item.trips * sum(map(work_of, item.items))
-    work = item.instruction.work
-    return 64.0 + work.batch * work.m * work.k * work.n / 128**2 + work.elements * work.operands / 128 + work.bytes / 128

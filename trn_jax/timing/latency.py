@@ -38,7 +38,7 @@ def latency(program: Program, chip: Chip, *, smoothing: Any = 0.0, overlap: Any 
         FormatError: The program multiplies operands in a format that the chip's Tensor Engine does not have.
 
     Units: seconds. Gradient: exact in chip, smoothing, overlap and table, in reverse mode of any order (`jax.jacrev(jax.grad(...))`,
-    not `jax.hessian` or `jvp`, which JAX refuses); at ties of smoothing 0 it is
-    shared by the sides. Basis: costs as each engine's table says; order and overlap assumed (calibrated 0.8).
+    not `jax.hessian` or `jvp`, which JAX refuses); at ties of smoothing 0 it is shared by the sides.
+    Basis: costs as each engine's table says; order and overlap assumed (calibrated 0.8).
     """
     return evaluate(total, program, chip, smoothing, overlap, dtype)

@@ -169,11 +169,16 @@ class Program:
         return repeats
 
     @property
-    def flops(self) -> Any:
-        """Floating point operations of the Tensor Engine's products, 2 batch m k n each, all iterations counted."""
+    def row_flops(self) -> Any:
+        """Floating point operations of each row's product, 2 batch m k n, all iterations counted; shape of a column of the table."""
         products = np.array([kind == "nc_matmul" for kind in self.structure.kinds])
         table = self.table
-        return (2 * products * table["batch"] * table["m"] * table["k"] * table["n"] * self.repeats).sum(-1)
+        return 2 * products * table["batch"] * table["m"] * table["k"] * table["n"] * self.repeats
+
+    @property
+    def flops(self) -> Any:
+        """Those of all rows."""
+        return self.row_flops.sum(-1)
 
     @property
     def compulsory_bytes(self) -> Any:

@@ -7,18 +7,18 @@ made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from trn_jax.graph.instruction import WORK_FIELDS, Instruction, Work
+from trn_jax.graph.instruction import PARTITIONS, Instruction, Work
+from trn_jax.timing.assemble import assemble
 from trn_jax.timing.blocking import reread_pieces
-from trn_jax.timing.flatten import LONGEST_ROW_BYTES, PARTITIONS
+from trn_jax.timing.flatten import LONGEST_ROW_BYTES
 from trn_jax.timing.groups import groups
 from trn_jax.timing.linear_scan import RECURRENCE
 from trn_jax.timing.memory import TINY_BYTES, Level, plan_traffic
-from trn_jax.timing.program import Issued, Loop, Origin, Program, Row, Structure
+from trn_jax.timing.program import Loop, Origin, Program, Row
 from trn_jax.timing.residency import ALWAYS, NEVER, Room
 from trn_jax.timing.stream import Block, Carry, Items, Step, Stream, writes_of
 
@@ -33,42 +33,6 @@ def build_program(stream: Stream, origin: Origin | None = None) -> Program:
     writer = _Writer(stream)
     writer.write_program()
     return assemble(writer.rows, writer.extra, writer.loops, row_groups=writer.groups, origin=origin)
-
-
-def assemble(
-    rows: Sequence[Row],
-    extra: Sequence[tuple[float, float, float, float]],
-    loops: Sequence[Loop],
-    *,
-    row_groups: Sequence[tuple[int, float]] = (),
-    origin: Origin | None = None,
-    issued: Issued | None = None,
-) -> Program:
-    """The program of finished rows.
-
-    `extra` has `reuse_bytes`, `reuse_slope`, `hbm` and `trips` of each, `row_groups` the group of each and the tiles this works through.
-    """
-    instructions = [row.instruction for row in rows]
-    structure = Structure(
-        engines=tuple("loop" if i is None else i.engine for i in instructions),
-        kinds=tuple("loop" if i is None else i.kind for i in instructions),
-        narrow=tuple(i is not None and i.narrow for i in instructions),
-        waits=tuple(row.waits for row in rows),
-        loops=tuple(loops),
-        rows=tuple(rows),
-        functions=tuple("" if i is None else i.function for i in instructions),
-        operand_formats=tuple(() if i is None else i.operand_formats for i in instructions),
-        groups=tuple(group for group, _ in row_groups),
-        origin=origin,
-        issued=issued,
-    )
-    works = [Work() if i is None else i.work for i in instructions]
-    table = {name: np.array([getattr(work, name) for work in works], np.float64) for name in WORK_FIELDS}
-    numbers = np.array(extra, np.float64).reshape(len(rows), 4)
-    table |= {name: numbers[:, column].copy() for column, name in enumerate(("reuse_bytes", "reuse_slope", "hbm", "trips"))}
-    if row_groups:
-        table["group_tiles"] = np.array([tiles for _, tiles in row_groups], np.float64)
-    return Program(structure=structure, table=table)
 
 
 class _Store(NamedTuple):
@@ -240,7 +204,7 @@ class _Writer:
             return []
         lhs, rhs = (self.data[datum] for datum in operands[:2])
         resident_bytes = min(
-            (reloads.get(datum, ALWAYS).size_bytes for datum in operands[:2] if self.data[datum].place == "sbuf"), default=np.inf
+            (reloads.get(datum, ALWAYS).size_bytes for datum in operands[:2] if self.data[datum].place == "sbuf"), default=math.inf
         )
         pieces = reread_pieces(step.instruction.work, lhs.size_bytes, rhs.size_bytes, resident_bytes)
         row_bytes = min(lhs.row_bytes, rhs.row_bytes, BLOCK_ROW_BYTES)

@@ -129,12 +129,11 @@ def _total(
         if mode == SERIAL:
             result = result + weight * _serial(structure, table, repeats)
         else:
-            last = lasts.get(IN_TURN.get(mode, mode))
-            if last is None:
-                filled, _ = add_intervals(structure, IN_TURN.get(mode, mode), table, moving, trips, hard, smoothing)
-                last = lasts[IN_TURN.get(mode, mode)] = _last(structure, IN_TURN.get(mode, mode), filled, moving, trips, hard, smoothing)
-            if mode in IN_TURN:
-                last = _in_turn(structure, mode, last, table, repeats, hard, smoothing)
+            lanes = IN_TURN.get(mode, mode)
+            if lanes not in lasts:
+                filled, _ = add_intervals(structure, lanes, table, moving, trips, hard, smoothing)
+                lasts[lanes] = _last(structure, lanes, filled, moving, trips, hard, smoothing)
+            last = lasts[lanes] if mode == lanes else _in_turn(structure, mode, lasts[lanes], table, repeats, hard, smoothing)
             result = result + weight * last
     return result
 

@@ -9,7 +9,7 @@ without seeing a value, so they cannot change one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -60,15 +60,15 @@ class Step:
     instruction: Instruction
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    after: tuple[int, ...]
-    chain: int
-    elementwise: bool
-    tensors: int
-    equal_rows: bool
+    after: tuple[int, ...] = ()
+    chain: int = -1
+    elementwise: bool = False
+    tensors: int = 1
+    equal_rows: bool = False
     rows: float
-    streamed: int
-    locality: str
-    pinned: bool
+    streamed: int = -1
+    locality: str = ""
+    pinned: bool = False
     functions: tuple[str, ...]
     sources: tuple[str, ...]
     scopes: tuple[str, ...]
@@ -122,6 +122,19 @@ class Block:
 
 
 Items = tuple[Step | Block, ...]
+
+
+def rough_work(item: Step | Block) -> float:
+    """Rough size of an item, only to compare branches: cycles of an array of 128 by 128 and lanes of 128."""
+    if isinstance(item, Block):
+        return item.trips * sum(map(rough_work, item.items))
+    work = item.instruction.work
+    return 64.0 + work.batch * work.m * work.k * work.n / 128**2 + work.elements * work.operands / 128 + work.bytes / 128
+
+
+def each_step(items: Items, change: Callable[[Step], Step]) -> Items:
+    """The items with every step changed, those of loops included."""
+    return tuple(replace(item, items=each_step(item.items, change)) if isinstance(item, Block) else change(item) for item in items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from trn_jax.graph.instruction import PARTITIONS
 from trn_jax.validation import functions as f
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing, Sizes, numbers_of, sizes_of
@@ -30,7 +31,6 @@ DTYPES = {
     "fp8": jnp.float8_e4m3,
     "float8": jnp.float8_e4m3,
 }
-PARTITIONS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trn_jax.timing.stream import Block, Items, Stream
+from trn_jax.timing.stream import Step, Stream, each_step
 
 
 def use_row_scalars(stream: Stream) -> Stream:
     """Turns each Vector tensor_tensor with at most one operand that varies along its rows into a tensor_scalar."""
-    return replace(stream, items=_items(stream.items))
+    return replace(stream, items=each_step(stream.items, _with_scalar))
 
 
-def _items(items: Items) -> Items:
-    rewritten = []
-    for item in items:
-        if isinstance(item, Block):
-            item = replace(item, items=_items(item.items))
-        elif (item.instruction.engine, item.instruction.kind) == ("vector", "tensor_tensor") and item.tensors <= 1:
-            work = replace(item.instruction.work, operands=1.0)
-            item = replace(item, instruction=replace(item.instruction, kind="tensor_scalar", work=work))
-        rewritten.append(item)
-    return tuple(rewritten)
+def _with_scalar(step: Step) -> Step:
+    i = step.instruction
+    if (i.engine, i.kind) != ("vector", "tensor_tensor") or step.tensors > 1:
+        return step
+    return replace(step, instruction=replace(i, kind="tensor_scalar", work=replace(i.work, operands=1.0)))

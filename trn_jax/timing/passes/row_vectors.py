@@ -13,21 +13,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trn_jax.timing.stream import Block, Items, Stream
+from trn_jax.timing.stream import Step, Stream, each_step
 
 
 def use_row_vectors(stream: Stream) -> Stream:
     """Gives each 32-bit Vector tensor_tensor with an operand that is the same in all rows one stream."""
-    return replace(stream, items=_items(stream.items))
+    return replace(stream, items=each_step(stream.items, _with_row_in_psum))
 
 
-def _items(items: Items) -> Items:
-    rewritten = []
-    for item in items:
-        if isinstance(item, Block):
-            item = replace(item, items=_items(item.items))
-        elif item.equal_rows and (item.instruction.engine, item.instruction.kind) == ("vector", "tensor_tensor"):
-            if not item.instruction.narrow and item.instruction.work.operands == 2:
-                item = replace(item, instruction=replace(item.instruction, work=replace(item.instruction.work, operands=1.0)))
-        rewritten.append(item)
-    return tuple(rewritten)
+def _with_row_in_psum(step: Step) -> Step:
+    i = step.instruction
+    if (i.engine, i.kind) != ("vector", "tensor_tensor") or not step.equal_rows or i.narrow or i.work.operands != 2:
+        return step
+    return replace(step, instruction=replace(i, work=replace(i.work, operands=1.0)))
