@@ -86,7 +86,7 @@ def _tables(rows: Sequence[Compared], large: set[str]) -> str:
     from_function = {
         "tuned products, from the function": products,
         "all tuned kernels, from the function": tuned,
-        "the same without rows that a source flags": [row for row in tuned if not _is_doubtful(row)],
+        "the same without rows that a source flags": [row for row in tuned if not is_doubtful(row)],
     }
     summaries = {name: summarise(found, "function_error") for name, found in from_function.items()}
     summaries["tiles given (explicit kernels)"] = summarise(row for row in kernels if row.path == "kernel")
@@ -96,13 +96,14 @@ def _tables(rows: Sequence[Compared], large: set[str]) -> str:
     return "\n\n".join(["## By what is known about the row", _table(summaries), "## By kind, every row", _table(by_kind(rows))])
 
 
-def _is_doubtful(row: Compared) -> bool:
+def is_doubtful(row: Compared) -> bool:
+    """Whether the source itself flags a row as implausible, or it is no kernel of the function."""
     return bool(re.search(r"int8|layernorm-v1|pytorch", row.id))
 
 
 def _held_out(rows: Sequence[Compared]) -> str:
     frozen = frozen_rows()
-    kernels = [row for row in rows if row.kind != "collective" and row.tuned and not _is_doubtful(row)]
+    kernels = [row for row in rows if row.kind != "collective" and row.tuned and not is_doubtful(row)]
     tables = {"tuned, held out (no constant from it)": summarise((r for r in kernels if not r.used_for_calibration), "function_error")}
     for half in "ab":
         chosen = [row for row in kernels if row.id in frozen and frozen[row.id].half == half]
@@ -146,9 +147,9 @@ def _constants() -> str:
                 )
                 twin = {"tensor.rate": "tensor.clock_hz", "dma.rate": "dma.bandwidth_bytes_per_s"}.get(row.key, "none published")
                 lines.append(f"| {name} {row.key} | {format_quantity(row.value, row.unit)} | {span} | {twin} | {row.source} |")
-    software = load_software()
-    launch, low, high = (format_quantity(value, "s") for value in (software.launch_s, *software.ranges["launch_s"]))
-    lines.append(f"| software launch_s | {launch} | {low} to {high} | none published | {software.sources['launch_s']} |")
+    for name, overhead in load_software().on("NeuronCore-v2").items():
+        value, low, high = (format_quantity(seconds, "s") for seconds in (overhead.value_s, overhead.low_s, overhead.high_s))
+        lines.append(f"| software {name} | {value} | {low} to {high} | none published | {overhead.basis}: {overhead.source} |")
     evidence = "Published kernels: the longest compute engine and a fifth of the others, DMA beside them"
     lines.append(f"| overlap of one kernel | {KERNEL:g} | - | 1 | {evidence} |")
     return "\n".join([*lines, "", "Trainium3, logical cores of two and collectives of Trainium2 are not calibrated at all."])
