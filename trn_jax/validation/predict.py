@@ -59,21 +59,38 @@ class Predictor:
             raise Missing(f"a model of the chip {row.chip!r}" if row.chip else "the chip")
         workload = workload_of(row)
         chip = self.chips.setdefault(row.preset, load_chip(row.preset))
-        key = (workload.name, workload.function, workload.args)
+        program = self.program(workload)
+        key = (_key(workload), row.preset)
+        if key not in self.times:
+            self.times[key] = float(latency(program, chip)), float(bound(program, chip))
+        function_s, bound_s = self.times[key]
+        path, published = self.published(row, workload, chip)
+        seconds = function_s if path == "function" else float(latency(published, chip))
+        launch_s = self.launch_s(row)
+        return Prediction(workload=workload, path=path, latency_s=seconds + launch_s, function_s=function_s + launch_s, bound_s=bound_s)
+
+    def program(self, workload: Workload) -> Program:
+        """The program of a workload's plain function; raises Missing where a primitive has no rule."""
+        key = _key(workload)
         if key not in self.programs:
             try:
                 self.programs[key] = trace(workload.function, *workload.args)
             except (NoRuleError, UnsupportedError) as error:
                 raise Missing(f"a rule: {error}") from error
-        program = self.programs[key]
-        if (key, row.preset) not in self.times:
-            self.times[key, row.preset] = float(latency(program, chip)), float(bound(program, chip))
-        function_s, bound_s = self.times[key, row.preset]
-        launch_s = self.software.launch_s if row.text("metric").startswith(BENCHMARKS) else 0.0
-        path, seconds = "function", function_s
+        return self.programs[key]
+
+    def published(self, row: Measurement, workload: Workload, chip: Chip) -> tuple[str, Program]:
+        """The path of a row, and the program that is timed on it: what is known of the published kernel."""
+        program = self.program(workload)
         kernel = kernel_program(row, workload)
         if has_counters(row.extra):
-            path, seconds = "counters", float(latency(with_counters(program, chip, row.extra), chip))
-        elif kernel is not None:
-            path, seconds = "kernel", float(latency(kernel, chip))
-        return Prediction(workload=workload, path=path, latency_s=seconds + launch_s, function_s=function_s + launch_s, bound_s=bound_s)
+            return "counters", with_counters(program, chip, row.extra)
+        return ("function", program) if kernel is None else ("kernel", kernel)
+
+    def launch_s(self, row: Measurement) -> float:
+        """The launch that a figure taken on the host contains, 0 for one of a profile."""
+        return self.software.launch_s if row.text("metric").startswith(BENCHMARKS) else 0.0
+
+
+def _key(workload: Workload) -> tuple[Any, ...]:
+    return workload.name, workload.function, workload.args
