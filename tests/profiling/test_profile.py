@@ -81,6 +81,23 @@ def test_software_adds_its_overheads(capsys):
     assert "to launch" in profile(capsys, SMALL, "--software", "neuron")
 
 
+def test_software_of_a_release_has_overheads_of_every_layer(capsys):
+    words = ("gpt2", "--batch", "1", "--tokens", "64", "--chip", "trainium1")
+    decode = as_json(capsys, *words, "--mode", "decode", "--software", "2.18")
+    found = decode["software"]
+    assert (found["release"], found["layers"], found["note"]) == ("2.18", 12, "")
+    assert set(found["overheads"]) == {"launch_s", "decode_layer_s"}
+    added_s = decode["engines"]["dma"]["busy_s"] + 12 * found["overheads"]["decode_layer_s"]["value_s"]
+    assert found["latency_with_overheads_s"] == pytest.approx(found["launch_s"] + max(decode["latency_s"], added_s))
+    forward = as_json(capsys, *words, "--software", "2.99")
+    found = forward["software"]
+    assert found["note"] == "no figures of release 2.99 are known: these are of 2.20 to 2.26"
+    per_layer_s = found["overheads"]["forward_layer_s"]["value_s"]
+    assert found["latency_with_overheads_s"] == pytest.approx(forward["latency_s"] + found["launch_s"] + 12 * per_layer_s)
+    text = profile(capsys, *words, "--software", "2.16")
+    assert "note: no figures of release 2.16 are known: these are of 2.13 to 2.14; no overhead of a layer of a forward step" in text
+
+
 def test_a_reference_model(capsys):
     record = as_json(capsys, "gpt2", "--mode", "decode", "--batch", "2", "--tokens", "128")
     assert record["workload"] == "gpt2 decode"
@@ -108,7 +125,8 @@ def test_a_reference_model(capsys):
         ([SMALL, "--overlap", "full"], "overlap = 'full'. Give None"),
         ([SMALL, "--overlap", "2"], "2 is not between 0 and 1"),
         ([SMALL, "--chip", "trainum2"], "Did you mean 'trainium2'"),
-        ([SMALL, "--software", "nuron"], "There is no software block 'nuron'. Did you mean 'neuron'"),
+        ([SMALL, "--software", "nuron"], "There is no software block 'nuron'. Did you mean 'neuron'.* Or give a release: 2.10, 2.11"),
+        ([SMALL, "--software", "2.9"], "No overheads of Neuron SDK 2.9 are known.* Known: 2.10, 2.11, .*The closest is 2.10"),
         ([SMALL, "--compare", "trainium1", "trainium2", "--chip", "trainium3"], "Leave one or the other out"),
         ([SMALL, "--trace", "nowhere/trace.json"], "nowhere/trace.json cannot be written: No such file"),
     ],

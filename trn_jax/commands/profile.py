@@ -51,7 +51,7 @@ class Profile:
     """"compiled" (0), or a level from 0 (one instruction after the other) to 1; 0.8 if not given."""
 
     software: str | None = None
-    """Add the overheads of a software block, such as neuron."""
+    """Add the overheads of a release of the Neuron SDK, such as 2.26, or of a software block, such as neuron."""
 
     explain: _Flag = False
     """Also the critical path, and what each fusion pass bought; takes as long again."""
@@ -76,6 +76,7 @@ class Profile:
         from trn_jax.chips import load_chip
         from trn_jax.errors import ProgramError
         from trn_jax.profiling.compare import comparison_text
+        from trn_jax.profiling.overheads import overheads_text
         from trn_jax.profiling.workload import find_workload
         from trn_jax.report.estimate import estimate
         from trn_jax.timing.overlap import overlap_levels
@@ -87,7 +88,7 @@ class Profile:
         chips = [load_chip(name) for name in self.compare or (self.chip or "trainium2",)]
         overlap = _level(self.overlap)
         overlap_levels(overlap)  # refuses a wrong one before anything is traced
-        software = self._overheads()
+        software = self._software()
         options = {"mode": self.mode, "batch": self.batch, "tokens": self.tokens, "scan_layers": self.scan_layers}
         workload = find_workload(self.workload, self.shapes, **options)
         program = workload.program()
@@ -96,21 +97,21 @@ class Profile:
             if path is not None:
                 _written(path, getattr(reports[0], write))
         if self.json:
-            records = [report.to_dict(explain=self.explain) | _with_software(report, software) for report in reports]
+            records = [report.to_dict(explain=self.explain) | _with_software(report, software, workload) for report in reports]
             content = {"reports": records} if self.compare else records[0]
             print(json.dumps({"workload": workload.name, **content}))
             return
         print(workload.name)
         print(comparison_text(*reports) if self.compare else reports[0].to_table(self.top))
         for report in reports:
-            for name, overhead in _with_software(report, software).items():
-                print(f"{name}: {_shown(overhead)}")
+            for found in _with_software(report, software, workload).values():
+                print(overheads_text(found))
             if self.explain:
                 from trn_jax.profiling.explain import explanation_text
 
                 print(explanation_text(report))
 
-    def _overheads(self) -> Any:
+    def _software(self) -> Any:
         from trn_jax.software import load_software
 
         return None if self.software is None else load_software(self.software)
@@ -133,22 +134,8 @@ def _written(path: Path, write: Any) -> None:
         raise ProgramError(f"{path} cannot be written: {error.strerror}. Give a file in a directory that exists.") from None
 
 
-def _with_software(report: Report, software: Any) -> dict[str, Any]:
+def _with_software(report: Report, software: Any, workload: Any) -> dict[str, Any]:
     """The time as a benchmark on the host would see it."""
-    if software is None:
-        return {}
-    return {
-        "software": {
-            "name": software.name,
-            "release": software.release,
-            "launch_s": software.launch_s,
-            "latency_with_launch_s": report.latency_s + software.launch_s,
-        }
-    }
+    from trn_jax.profiling.overheads import overheads
 
-
-def _shown(overhead: dict[str, Any]) -> str:
-    from trn_jax.report.text import quantity
-
-    total, launch = (quantity(overhead[name], "s") for name in ("latency_with_launch_s", "launch_s"))
-    return f"{overhead['name']} ({overhead['release']}): {total} with {launch} to launch"
+    return {} if software is None else {"software": overheads(report, software, layers=workload.layers, mode=workload.mode)}

@@ -23,11 +23,13 @@ FORMS = "matmul:4096x4096x4096:bf16, module:function with shapes such as 128x512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A function and the shapes of its arguments."""
+    """A function and the shapes of its arguments; of a reference model also its number of layers and its mode."""
 
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
+    layers: int = 0
+    mode: str = ""
 
     def program(self) -> Program:
         """The traced program.
@@ -77,7 +79,8 @@ def _reference(name: str, shapes: Sequence[str], options: dict[str, Any]) -> Wor
     if shapes:
         raise ProgramError(f"{name} has its own shapes, but {' '.join(shapes)} was given. Change its sizes with --batch and --tokens.")
     function, args = reference(name, **options)
-    return Workload(name=" ".join([name, options.get("mode") or "forward"]), function=function, args=args)
+    config, mode = REFERENCES[name].config, options.get("mode") or "forward"
+    return Workload(name=f"{name} {mode}", function=function, args=args, layers=config.n_layers if config else 0, mode=mode)
 
 
 def _matmul(text: str, rest: str, shapes: Sequence[str]) -> Workload:

@@ -87,11 +87,14 @@ def load_software(name: str = "neuron") -> Software:
     Units: seconds. Gradient: none. Basis: as the files say.
     """
     blocks = _blocks()
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise ProgramError(f"There is no software block {name!r}, a {kind}. Give its name or a release as text: 'neuron', '2.26'.")
     if name in blocks:
         return blocks[name]
-    match = _RELEASE.fullmatch(str(name))
+    match = _RELEASE.fullmatch(name)
     if match is None:
-        raise ProgramError(f"There is no software block {name!r}. {did_you_mean(str(name), blocks)} Or give a release: {_known(blocks)}.")
+        raise ProgramError(f"There is no software block {name!r}. {did_you_mean(name, blocks)} Or give a release: {_known(blocks)}.")
     release = int(match[1]), int(match[2])
     before = [block for block in blocks.values() if _number(block.first) <= release]
     if not before or release[0] != _number(before[-1].last)[0]:
