@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trn_jax.graph.chains import is_elementwise
 from trn_jax.graph.graph import Op
-from trn_jax.graph.instruction import Instruction
+from trn_jax.graph.instruction import PARTITIONS, Instruction
 from trn_jax.timing.stream import Block, Step
 
 ROW_BY_ROW = frozenset({"tensor_copy", "rng", "iota", "select"})
@@ -60,4 +60,21 @@ def groups(items: Sequence[Step | Block]) -> list[int]:
             if item.locality == "sink":
                 incomplete.update(item.writes)
         result.append(number)
+    return result
+
+
+def loop_tiles(items: Sequence[Step | Block], numbers: Sequence[int]) -> list[float]:
+    """For every item the tiles of rows that it works through in its group's loop.
+
+    One number per row is made tile by tile like the rows, whatever shape it has: the row maximum of a softmax is a vector.
+    """
+    rows: dict[int, float] = {}
+    for item, number in zip(items, numbers, strict=True):
+        if isinstance(item, Step):
+            rows[number] = max(rows.get(number, 0.0), item.rows)
+    result = []
+    for item, number in zip(items, numbers, strict=True):
+        own = 1.0 if isinstance(item, Block) else item.rows
+        per_row = isinstance(item, Step) and item.instruction.work.elements == rows[number]
+        result.append(max(1.0, (rows[number] if per_row else own) / PARTITIONS))
     return result

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from trn_jax.graph.instruction import PARTITIONS, Instruction, Work
+from trn_jax.graph.instruction import Instruction, Work
 from trn_jax.timing.assemble import assemble
 from trn_jax.timing.blocking import reread_pieces
 from trn_jax.timing.flatten import LONGEST_ROW_BYTES
-from trn_jax.timing.groups import groups
+from trn_jax.timing.groups import groups, loop_tiles
 from trn_jax.timing.linear_scan import RECURRENCE
 from trn_jax.timing.memory import TINY_BYTES, Level, plan_traffic
 from trn_jax.timing.program import Loop, Origin, Program, Row
@@ -96,6 +96,7 @@ class _Writer:
         issued = 0 if loop is None else 1  # the first loads of an iteration go out in the iteration before
         stacked = {self.stream.origin(datum): stack.whole for stack in loop.stacked for datum in stack.part} if loop else {}
         numbers, first_group = groups(items), self.next_group
+        tiles = loop_tiles(items, numbers)
         self.next_group += len(items)
         for position, item in enumerate(items):
             while issued < len(loading) and (issued == 0 or loading[issued - 1] <= position):
@@ -111,7 +112,7 @@ class _Writer:
             if isinstance(item, Block):
                 self.write_block(item, level.inside[position], level.reloads.get(position, {}))
             else:
-                self.group = (first_group + numbers[position], max(1.0, item.rows / PARTITIONS))
+                self.group = (first_group + numbers[position], tiles[position])
                 self.write_step(item, level.reloads.get(position, {}), stacked, loop)
                 self.group = NO_GROUP
 
