@@ -78,6 +78,22 @@ def test_the_faster_algorithm_is_near_published_times_of_trn1(ranks, size_bytes,
     assert predicted_s == pytest.approx(published_s, rel=0.07)
 
 
+@pytest.mark.parametrize(("name", "size_bytes", "published_s"), [("trainium1", 33_554_432, 585e-6), ("inferentia2", 4_949_278, 91.5e-6)])
+def test_two_cores_of_a_chip_are_near_published_times(name, size_bytes, published_s):
+    assert collective_time("all_reduce", size_bytes, 2, load_chip(name), "cores") == pytest.approx(published_s, rel=0.05)
+
+
+def test_cores_of_a_chip_start_as_a_mesh_and_go_at_a_share_of_the_dma():
+    chip = load_chip("trainium1")
+    assert collective_time("all_reduce", 0, 2, chip, "cores") == pytest.approx(2.09e-6, rel=1e-9)
+    for kind in ("all_reduce", "all_gather", "permute"):
+        slope_s = collective_time(kind, 57.2e6, 2, chip, "cores") - collective_time(kind, 0, 2, chip, "cores")
+        assert slope_s == pytest.approx(bytes_per_rank(kind, 57.2e6, 2) / 57.2e9, rel=1e-9)
+    gradient = jax.grad(lambda chip: collective_time("all_reduce", 1e8, 2, chip, "cores"))(chip)
+    assert gradient.dma.bandwidth_bytes_per_s < 0 < gradient.link.latency_s
+    assert gradient.link.bandwidth_bytes_per_s == 0
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     kind=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"]),
@@ -136,12 +152,13 @@ def test_the_choice_is_smooth_in_size_under_smoothing_and_within_its_bound():
         (lambda chip: collective_time("allreduce", 1.0, 2, chip), "Did you mean 'all_reduce'"),
         (lambda chip: collective_time("all_reduce", 1.0, 2, chip, "rings"), "Did you mean 'ring'"),
         (lambda chip: collective_time("all_gather", 1.0, 2, chip, "mesh"), "known for all_reduce only"),
+        (lambda chip: collective_time("all_reduce", 1.0, 8, chip, "cores"), "8 ranks are no cores of one trainium1, which has 2"),
         (lambda chip: collective_time("all_reduce", 1.0, 0, chip), "at least 1 rank, got 0"),
         (lambda chip: ring_bytes_per_rank(-1, 2), "cannot be negative"),
         (lambda chip: ring_time(1, 0, 0.0, 1.0), "at least 1 rank"),
         (lambda chip: collective_time("all_reduce", 1.0, 2, "trainium1"), "takes a Chip, but got 'trainium1'"),
     ],
-    ids=["kind", "algorithm", "mesh", "ranks", "size", "ring_time", "name of a chip"],
+    ids=["kind", "algorithm", "mesh", "cores", "ranks", "size", "ring_time", "name of a chip"],
 )
 def test_impossible_questions_are_refused(call, message):
     with pytest.raises(NetworkError, match=message):

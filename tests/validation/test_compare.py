@@ -102,13 +102,19 @@ def test_collectives_have_their_closed_form(tmp_path):
         "id,kind,chip,workload,collective,ranks,n_nodes,bytes,value,unit\n"
         "time,collective,trn1,all_reduce,all_reduce,32,1,1048576,200,us\n"
         "far,collective,trn1,all_reduce,all_reduce,64,2,1048576,200,us\n"
-        "odd,collective,trn1,sendrecv,sendrecv,32,1,1048576,200,us\n"
+        "odd,collective,trn1,scan,scan,32,1,1048576,200,us\n"
+        "pair,collective,inf2,all_reduce,all_reduce,2,1,8388608,160,us\n"
+        "message,collective,trn1,sendrecv,sendrecv,2,1,57200000,1,ms\n"
+        "other,collective,trn2,all_reduce,all_reduce,2,1,8388608,160,us\n"
     )
-    time, far, odd = compare(read_measurements(path))
+    time, far, odd, pair, message, other = compare(read_measurements(path))
     assert 20 < time.predicted < 400
     assert time.group == "all_reduce 32 ranks"
     assert "EFA" in far.reason
-    assert "'sendrecv'" in odd.reason
+    assert "'scan'" in odd.reason
+    assert pair.predicted == pytest.approx(2.09 + 8388608 / 57.2e3)
+    assert message.predicted == pytest.approx(1 + 2.09e-3)
+    assert "calibrated links of 2 ranks on trn2" in other.reason
 
 
 def test_json_is_one_object_with_rows_and_summary(small, capsys):

@@ -54,7 +54,7 @@ def test_a_published_name_and_its_sizes_become_a_function(measurement, name, fir
     [
         (row("GEMM", M=64, K=32), "the size N"),
         (row("GEMM", M=64, K=32, N=8, dtype=""), "the dtype"),
-        (row("GEMM", M=64, K=32, N="wide"), "'wide' is no number"),
+        (row("GEMM", M=64, K=32, N="wide"), "'wide' is no positive number"),
         (row("transformer block forward", hidden=16, heads=2, seq_len=8), "the size ffn"),
         (row("bitonic sort"), "a definition of the workload 'bitonic sort'"),
         (row("RMSNorm-quant", "B1 H 32 S 2K LNC2"), "one logical core made of two"),

@@ -7,10 +7,13 @@ from trn_jax.network.collective_time import PHASES, bytes_per_rank, collective_t
 from trn_jax.units import GB, GIB
 from trn_jax.validation.figure import SECONDS
 from trn_jax.validation.measurement import Measurement
-from trn_jax.validation.sizes import Missing, sizes_of
+from trn_jax.validation.sizes import Missing, number_of, sizes_of
 
 ONE_RING_SHARE = 0.5  # of the links: 8 or 16 ranks of trn1.32xlarge find one ring through the torus, 32 find two (see collective_time)
 ALL_RANKS = 32
+CORES_OF_A_CHIP = 2
+CALIBRATED = "8, 16 and 32 ranks of trn1.32xlarge, and of two cores of one chip,"
+ALIASES = {"sendrecv": "permute"}  # of published tables
 
 
 def collective_s(row: Measurement) -> tuple[float, str, float]:
@@ -19,7 +22,7 @@ def collective_s(row: Measurement) -> tuple[float, str, float]:
     Raises:
         Missing: What the closed form does not know.
     """
-    kind, sizes = row.text("collective"), sizes_of(row)
+    kind, sizes = ALIASES.get(row.text("collective"), row.text("collective")), sizes_of(row)
     if not row.preset:
         raise Missing(f"a model of the chip {row.chip!r}")
     if kind not in PHASES:
@@ -27,8 +30,10 @@ def collective_s(row: Measurement) -> tuple[float, str, float]:
     if sizes.get("n_nodes", 1) > 1:
         raise Missing("a model of EFA between servers")
     size_bytes, ranks = sizes["bytes"], sizes["ranks"]
-    if row.preset != "trainium1" or ranks <= 2:
-        raise Missing(f"calibrated links of {ranks} ranks on {row.chip}: only those of 8, 16 and 32 ranks of trn1.32xlarge are")
+    chip = load_chip(row.preset)
+    on_one_chip = ranks == CORES_OF_A_CHIP == chip.cores and number_of(row, "n_devices") == 1
+    if not on_one_chip and (row.preset != "trainium1" or ranks <= CORES_OF_A_CHIP):
+        raise Missing(f"calibrated links of {ranks} ranks on {row.chip}: only those of {CALIBRATED} are")
     if row.unit in SECONDS:
         published_s = row.value * SECONDS[row.unit]
     elif row.unit in ("GB/s", "GiB/s"):
@@ -36,5 +41,5 @@ def collective_s(row: Measurement) -> tuple[float, str, float]:
     else:
         raise Missing(f"a meaning of the unit {row.unit!r} for a collective")
     share = 1.0 if ranks == ALL_RANKS else ONE_RING_SHARE
-    seconds = collective_time(kind, size_bytes, ranks, load_chip(row.preset), "fastest", link_share=share)
+    seconds = collective_time(kind, size_bytes, ranks, chip, "cores" if on_one_chip else "fastest", link_share=share)
     return float(seconds), f"{kind} {ranks} ranks", published_s

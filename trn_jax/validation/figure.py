@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trn_jax.chips import Chip
 from trn_jax.validation.measurement import Measurement
-from trn_jax.validation.sizes import Missing
+from trn_jax.validation.sizes import Missing, number_of
 from trn_jax.validation.workloads import Workload
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
@@ -35,7 +35,7 @@ def _amount(row: Measurement, workload: Workload, chip: Chip) -> float:
     if row.unit == "%":
         t = chip.tensor
         return 100 * workload.operations / (2 * t.rows * t.cols * t.clock_hz)
-    amount = workload.moved_bytes * float(row.text("n_cores") or 1) if row.kind == "memory_bw" else workload.operations
+    amount = workload.moved_bytes * number_of(row, "n_cores") if row.kind == "memory_bw" else workload.operations
     if row.unit not in PER_SECOND:
         raise Missing(f"a meaning of the unit {row.unit!r} for a {row.kind}")
     if not amount:

@@ -37,6 +37,11 @@ REASONS = (
     (r"bmm_softmax", "The profile counts 1.5 GB of spills, which the function does not need."),
     (r"matmul_add_rmsnorm", "Its transposes are made eight times over; with them counted it is within a few per cent."),
     (r"k5120", "Reads its operand again for each 512 columns (9 GB); with the bytes counted it is within a few per cent."),
+    (r"nccom-doc-allr-2-33554432", "One sample of uint8 whose float32 neighbours, half and twice its size, are within 11 %."),
+    (
+        r"nccom-plot-allr-2",
+        "One line for all sizes; the published curve of two cores bends at 128 KiB and at 4 MiB.",
+    ),
     (r"nccom", "Small collectives: samples with a launch floor of 58 us and more, and all-gathers, whose own latency is not calibrated."),
 )
 

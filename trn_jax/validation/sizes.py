@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -41,13 +42,23 @@ def sizes_of(row: Measurement) -> Sizes:
         else {name: int(size) * (_KILO if kilo else 1) for name, size, kilo in _NAMED.findall(text)}
     )
     for name in COLUMNS:
-        number = row.text(name)
-        if number:
-            try:
-                sizes[name] = int(float(number))
-            except ValueError as error:
-                raise Missing(f"the size {name}: {number!r} is no number") from error
+        if row.text(name):
+            sizes[name] = int(number_of(row, name))
     return sizes
+
+
+def number_of(row: Measurement, column: str, default: float = 1.0) -> float:
+    """The positive number in a column, or the default where the table or the row has none."""
+    text = row.text(column)
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise Missing(f"the size {column}: {text!r} is no positive number")
+    return number
 
 
 def numbers_of(row: Measurement) -> list[int]:
