@@ -9,6 +9,7 @@ from trn_jax.timing.passes.balance import balance_engines
 from trn_jax.timing.passes.elementwise import fuse_elementwise
 from trn_jax.timing.passes.epilogue import fuse_epilogues
 from trn_jax.timing.passes.layout import fold_transposes
+from trn_jax.timing.passes.order import order_depth_first
 from trn_jax.timing.passes.reductions import fuse_reductions
 from trn_jax.timing.passes.row_scalars import use_row_scalars
 from trn_jax.timing.passes.row_vectors import use_row_vectors
@@ -21,6 +22,7 @@ PASSES: dict[str, Callable[[Stream], Stream]] = {
     "elementwise": fuse_elementwise,
     "epilogue": fuse_epilogues,
     "reductions": fuse_reductions,
+    "order": order_depth_first,
     "balance": balance_engines,
 }
 DEFAULT = tuple(PASSES)
