@@ -57,6 +57,35 @@ CONVS = {
 }
 
 
+# size, window, parameters of one dimension: (rows, depth) without inserted zeros, for one channel
+DILATED = {
+    "none": (8, 3, dict(padding=(1, 1)), (8, 3)),
+    "one_tap": (4, 1, dict(padding=(0, 1), lhs_dilation=2), (4, 1)),  # 8 positions, every other one sees a zero
+    "two_taps": (4, 2, dict(padding=(1, 1), lhs_dilation=2), (8, 1)),
+    "three_taps": (4, 3, dict(padding=(1, 2), lhs_dilation=2), (6, 2)),  # 4 positions see 1, 4 see 2
+    "step_of_three": (5, 7, dict(padding=(2, 3), lhs_dilation=3), (28 / 3, 3)),  # 12 positions see 3, 2, 2 in turn
+    "stride_and_dilation_cancel": (4, 4, dict(padding=(0, 1), window_strides=2, lhs_dilation=2), (3, 2)),
+    "window_steps_over_zeros": (4, 2, dict(padding=(0, 0), lhs_dilation=2, rhs_dilation=2), (3, 2)),
+    "nothing_but_zeros": (4, 1, dict(padding=(-1, 0), window_strides=2, lhs_dilation=2), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("case", DILATED)
+def test_zeros_that_a_dilation_inserts_are_no_work(case):
+    size, window, params, expected = DILATED[case]
+    params = {"window_strides": 1, "lhs_dilation": 1, "rhs_dilation": 1} | params
+    layout = ConvLayout(
+        **{name: (value,) for name, value in params.items()}, dimension_numbers=lax.ConvDimensionNumbers((0, 1, 2), (0, 1, 2), (0, 1, 2))
+    )
+    shapes = (5, 64, size), (32, 64, window)
+    m, k = layout.dense_rows_and_depth(*shapes)
+    assert (m, k) == pytest.approx((5 * expected[0], 64 * expected[1]))
+    low, step = params["padding"][0], params["lhs_dilation"]
+    outs = layout.sizes(*shapes).m // 5
+    positions = [o * params["window_strides"] - low + w * params["rhs_dilation"] for o in range(outs) for w in range(window)]
+    assert m * k == pytest.approx(5 * 64 * sum(position % step == 0 for position in positions))
+
+
 @pytest.mark.parametrize("case", DOTS)
 def test_dot_layout_computes_dot_general(case):
     lhs_shape, rhs_shape, numbers, sizes = DOTS[case]

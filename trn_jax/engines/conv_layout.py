@@ -77,6 +77,27 @@ class ConvLayout:
             n=rhs_OIW[0] // self.groups,
         )
 
+    def dense_rows_and_depth(self, lhs_shape: Shape, rhs_shape: Shape) -> tuple[float, float]:
+        """M and K without the multiplications by zeros that `lhs_dilation` inserts, as in the gradient of a strided convolution.
+
+        Output positions a whole number of dilations apart meet the same positions of the window, the others see zeros there. So a
+        schedule makes one dense product for each such phase. Here they are one product as deep as the deepest of them, with as
+        many rows as give the multiplications of all of them together: not always whole ones.
+
+        Basis: derived (exact in multiplications; in tiles of K too, while the channels of a group fill the array's rows or all phases
+        are equally deep).
+        """
+        lhs_NCS, rhs_OIW, space = self._shapes(lhs_shape, rhs_shape)
+        m, k = float(lhs_NCS[0] // self.batch_group_count), float(rhs_OIW[1])
+        for i, (out, window) in enumerate(zip(space, rhs_OIW[2:], strict=True)):
+            step = self.lhs_dilation[i]
+            first = (np.arange(out) * self.window_strides[i] - self.padding[i][0]) % step
+            taps = np.bincount((np.arange(window) * self.rhs_dilation[i]) % step, minlength=step)  # by the phase they meet
+            met = taps[-first % step]
+            deepest = max(1, int(met.max(initial=0)))
+            m, k = m * float(met.sum()) / deepest, k * deepest
+        return m, k
+
     def split(self, lhs: Array, rhs: Array) -> tuple[Shaped[Array, "B M K"], Shaped[Array, "B K N"]]:
         """The windows as rows of lhs, the kernels as columns of rhs."""
         lhs_spec, rhs_spec, _ = self.dimension_numbers

@@ -17,7 +17,7 @@ from trn_jax.numerics import BLOCK_FORMATS, format_of
 
 
 def _matmul(
-    op: Op, numerics: Numerics, layout: Any, sizes: tuple[int, int, int, int], depth_axes: tuple[int, int] | None = None
+    op: Op, numerics: Numerics, layout: Any, sizes: tuple[float, float, float, float], depth_axes: tuple[int, int] | None = None
 ) -> tuple[Instruction, ...]:
     batch, m, k, n = sizes
     output = op.outputs[0]
@@ -70,8 +70,12 @@ def _dot_general(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
 
 @register_rule("conv_general_dilated")
 def _convolution(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
+    """The work leaves out zeros that a dilation of the input inserts; they are multiplied only where values are computed."""
     layout = layouts.ConvLayout.from_params(op.params)
-    return _matmul(op, numerics, layout, layout.sizes(op.inputs[0].shape, op.inputs[1].shape))
+    shapes = op.inputs[0].shape, op.inputs[1].shape
+    sizes = layout.sizes(*shapes)
+    m, k = layout.dense_rows_and_depth(*shapes)
+    return _matmul(op, numerics, layout, (sizes.batch, m, k, sizes.n))
 
 
 @register_rule("ragged_dot_general", "ragged_dot")
