@@ -157,6 +157,7 @@ class Builder:
         self._caller = name
         self._backward = False
         self._met: dict[tuple[int, str, bool], tuple[Any, Graph]] = {}
+        self._sources: dict[Any, str] = {}  # traceback -> user's line; layers that repeat have equal tracebacks
 
     def body(self, jaxpr: Any) -> Graph:
         """The graph of a jaxpr in an equation's parameters, closed or open."""
@@ -165,6 +166,11 @@ class Builder:
             closed = hasattr(jaxpr, "jaxpr")
             self._met[key] = (jaxpr, self.graph(jaxpr.jaxpr, jaxpr.consts) if closed else self.graph(jaxpr, ()))
         return self._met[key][1]
+
+    def _source(self, info: Any) -> str:
+        if info.traceback not in self._sources:
+            self._sources[info.traceback] = source_info_util.summarize(info)
+        return self._sources[info.traceback]
 
     def graph(self, jaxpr: Any, consts: Sequence[Any]) -> Graph:
         values: dict[Any, Value] = {}
@@ -193,7 +199,7 @@ class Builder:
                 "index": index,
                 "inputs": read_inputs,
                 "outputs": tuple(fresh(var) for var in eqn.outvars),
-                "source": source_info_util.summarize(eqn.source_info) or self._caller,
+                "source": self._source(eqn.source_info) or self._caller,
                 "scope": str(eqn.source_info.name_stack),
             }
             backward = _is_backward(fields["scope"], self._backward)

@@ -16,24 +16,24 @@ import numpy as np
 
 
 class Value:
-    """One array of the traced function: a shape, its number of elements and a dtype; compared by identity."""
+    """One array of the traced function; compared by identity.
 
-    __slots__ = ("aval", "shape", "size")
+    Attributes:
+        aval: What JAX knows about it.
+        shape: () for a token.
+        dtype: NumPy dtype, or an extended dtype (PRNG keys); of no bytes for a token.
+        size: Number of elements.
+        size_bytes: Bytes in memory; a PRNG key counts as the words that back it.
+    """
+
+    __slots__ = ("aval", "shape", "dtype", "size", "size_bytes")
 
     def __init__(self, aval: Any):
         self.aval = aval
-        self.shape: tuple[int, ...] = tuple(getattr(aval, "shape", ()))  # () for a token
+        self.shape: tuple[int, ...] = tuple(getattr(aval, "shape", ()))
+        self.dtype: Any = getattr(aval, "dtype", jax.dtypes.float0)
         self.size: int = math.prod(self.shape)
-
-    @property
-    def dtype(self) -> Any:
-        """NumPy dtype, or an extended dtype (PRNG keys); of no bytes for a token."""
-        return getattr(self.aval, "dtype", jax.dtypes.float0)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in memory; a PRNG key counts as the words that back it."""
-        return self.size * (self.dtype.itemsize if isinstance(self.dtype, np.dtype) else 8)
+        self.size_bytes: int = self.size * (self.dtype.itemsize if isinstance(self.dtype, np.dtype) else 8)
 
     @property
     def is_float(self) -> bool:
@@ -135,8 +135,8 @@ class Graph:
 
 def last_uses(nodes: Sequence[Node], outputs: Sequence[Value]) -> dict[Value, int]:
     """For every value the position of the last node that reads it; program outputs stay alive."""
-    uses = {value: position for position, node in enumerate(nodes) for value in node.inputs}
-    return {value: position for value, position in uses.items() if value not in set(outputs)}
+    uses, kept = {value: position for position, node in enumerate(nodes) for value in node.inputs}, set(outputs)
+    return {value: position for value, position in uses.items() if value not in kept}
 
 
 def bodies(node: Node) -> tuple[Graph, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,12 @@ _LABELLED: dict[str, Numerics] = {}
 def is_label(name: str) -> bool:
     """Whether a call of this name has numerics of its own."""
     return name in _LABELLED
+
+
+@functools.cache
+def _float_format(dtype: Any) -> str | None:
+    """Format with the values of a floating point dtype, "" if it has none; None for any other dtype."""
+    return (format_of(dtype) or "") if jnp.issubdtype(dtype, jnp.floating) else None
 
 
 def _meet(one: str, other: str) -> bool:
@@ -156,9 +163,7 @@ class Numerics:
 
     def write_format(self, dtype: Any) -> str:
         """Format a value of this dtype is rounded to when an instruction writes it; "" where nothing is rounded."""
-        if not self.rounds or not jnp.issubdtype(dtype, jnp.floating):
-            return ""
-        fmt = format_of(dtype)
+        fmt = _float_format(dtype) if self.rounds else ""
         if fmt != "fp32":
             return fmt or ""
         return self.autocast.to if self.autocast.scope == "all" and self.autocast.to != "fp32" else ""
@@ -169,9 +174,9 @@ class Numerics:
         Raises:
             FormatError: If the chip's Tensor Engine has no such format.
         """
-        if not jnp.issubdtype(dtype, jnp.floating):
+        fmt = _float_format(dtype)
+        if fmt is None:
             return ""
-        fmt = format_of(dtype) or ""
         if self.autocast.scope != "none" and (fmt == "fp32" or (self.autocast.is_recipe and fmt in ("bf16", "fp16"))):
             fmt = self.autocast.backward if cotangent and self.autocast.backward else self.autocast.to
         if self.formats and fmt not in self.formats:

@@ -6,6 +6,7 @@ at a cache of the keys and values before it.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -47,13 +48,22 @@ class KVCache(NamedTuple):
 def rotate(x_BTHE: Float[Array, "B T H E"], base: float = 10_000.0, first: int | Int[Array, ""] = 0) -> Float[Array, "B T H E"]:
     """Rotary positions: feature pair i of position t turns by the angle `t base^(-2 i / e)`; the first token is at place `first`."""
     tokens, half = x_BTHE.shape[1], x_BTHE.shape[3] // 2
-    frequency_E = base ** (-np.arange(half) / half)
-    numpy: Any = np if isinstance(first, int) else jnp  # places known beforehand are rotated in float64
-    angle_TE = (first + numpy.arange(tokens))[:, None] * numpy.asarray(frequency_E)[None]
-    cos_1T1E, sin_1T1E = (jnp.asarray(f(angle_TE)[None, :, None, :], jnp.float32) for f in (numpy.cos, numpy.sin))
+    turns = _known_turns(first, tokens, half, base) if isinstance(first, int) else _turns(jnp, first, tokens, half, base)
+    cos_1T1E, sin_1T1E = (jnp.asarray(turn_TE[None, :, None, :], jnp.float32) for turn_TE in turns)
     first, second = jnp.split(x_BTHE.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos_1T1E - second * sin_1T1E, second * cos_1T1E + first * sin_1T1E], axis=-1)
     return turned.astype(x_BTHE.dtype)
+
+
+def _turns(numpy: Any, first: Any, tokens: int, half: int, base: float) -> tuple[Any, Any]:
+    """Cosine and sine of every place and feature pair, [tokens, half] each."""
+    frequency_E = base ** (-np.arange(half) / half)
+    angle_TE = (first + numpy.arange(tokens))[:, None] * numpy.asarray(frequency_E)[None]
+    return numpy.cos(angle_TE), numpy.sin(angle_TE)
+
+
+# Places known beforehand are turned in float64, once for all layers.
+_known_turns = functools.lru_cache(maxsize=4)(functools.partial(_turns, np))
 
 
 class Attention(nnx.Module):

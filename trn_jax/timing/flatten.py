@@ -136,8 +136,10 @@ class _Flattener:
             results = [refs[0].datum]  # written in place
         else:
             results = [self.datum(value, "sbuf") for value in op.outputs]
-        if is_elementwise(op) and any(self.binds_rows(ref, value, op.outputs[0]) for ref, value in zip(refs, op.inputs, strict=True)):
+        elementwise = is_elementwise(op)
+        if elementwise and any(self.binds_rows(ref, value, op.outputs[0]) for ref, value in zip(refs, op.inputs, strict=True)):
             self.row_bound.update(results)
+        equal_rows = any(has_equal_rows(ref, value, largest) for ref, value in zip(refs, op.inputs, strict=True))
         previous: tuple[int, ...] = ()
         for position, instruction in enumerate(instructions):
             last = position == len(instructions) - 1
@@ -155,9 +157,9 @@ class _Flattener:
                     writes=writes,
                     after=self.after,
                     chain=chain,
-                    elementwise=is_elementwise(op),
+                    elementwise=elementwise,
                     tensors=tensors,
-                    equal_rows=any(has_equal_rows(ref, value, largest) for ref, value in zip(refs, op.inputs, strict=True)),
+                    equal_rows=equal_rows,
                     rows=rows,
                     streamed=streamed if instruction.kind == "nc_matmul" else -1,
                     locality=locality(op, instruction),

@@ -69,10 +69,13 @@ def lower(op: Op, numerics: Numerics) -> tuple[Instruction, ...]:
     return (instructions,) if isinstance(instructions, Instruction) else tuple(instructions)
 
 
+_TOO_WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
+
+
 def _refuse_64_bit(op: Op) -> None:
     """No engine has 64-bit floats, and computing in them would hide what the chip's fp32 does."""
     for value in (*op.outputs, *op.inputs):
-        if value.dtype in (np.dtype(np.float64), np.dtype(np.complex128)):
+        if value.dtype in _TOO_WIDE:
             raise FormatError(
                 f"{op.name!r} at {op.source} has a {value!r} value, but a NeuronCore has no 64-bit floats. Make it float32 "
                 "(dtype=jnp.float32, or .astype), or trace without jax.enable_x64. emulate on the ideal chip computes in 64 bits."
