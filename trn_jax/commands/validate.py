@@ -28,16 +28,23 @@ class Validate:
         """Predicts and prints."""
         from tqdm import tqdm
 
+        from trn_jax.errors import ValidationError
         from trn_jax.validation.compare import by_kind, compare
         from trn_jax.validation.measurement import read_measurements
         from trn_jax.validation.report import report_markdown
         from trn_jax.validation.text import comparison_text
 
         rows = read_measurements(self.csv)
+        if self.report is not None and not self.report.parent.is_dir():  # before minutes of work
+            raise ValidationError(f"{self.report} cannot be written: {self.report.parent} is no directory. Make it first.")
         with tqdm(total=len(rows), unit="row", file=sys.stderr, disable=None) as bar:
             compared = compare(rows, step=bar.update)
         if self.report is not None:
-            self.report.write_text(report_markdown(compared, rows), encoding="utf-8")
+            try:
+                self.report.write_text(report_markdown(compared, rows), encoding="utf-8")
+            except OSError as error:
+                message = f"{self.report} cannot be written: {error.strerror}. Give a file in a directory that exists."
+                raise ValidationError(message) from None
         if self.json:
             summary = {kind: dataclasses.asdict(found) for kind, found in by_kind(compared).items()}
             print(json.dumps({"rows": [dataclasses.asdict(row) for row in compared], "summary": summary}))

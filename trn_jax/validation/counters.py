@@ -6,6 +6,7 @@ transposes     those on the Tensor Engine take array time between the products: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from trn_jax.chips import Chip
 from trn_jax.engines.dma import moved_bytes
 from trn_jax.timing.program import Program
+from trn_jax.validation.sizes import Missing
 
 READ, WRITTEN, TRANSPOSED = "hbm_read_bytes", "hbm_write_bytes", "transpose_flops"
 TILE = 128  # rows and columns of the array that the counters are of
@@ -22,8 +24,19 @@ _WRITES = frozenset({"store", "spill"})
 
 
 def has_counters(extra: Mapping[str, Any]) -> bool:
-    """Whether a row gives the bytes that were read from HBM and written to it."""
-    return all(isinstance(extra.get(name), (int, float)) for name in (READ, WRITTEN))
+    """Whether a row gives the bytes that were read from HBM and written to it.
+
+    Raises:
+        Missing: A counter that is no count.
+    """
+    for name in (READ, WRITTEN, TRANSPOSED):
+        if name in extra and not _is_count(extra[name]):
+            raise Missing(f"a meaning of the counter {name}: {extra[name]!r}")
+    return READ in extra and WRITTEN in extra
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def with_counters(program: Program, chip: Chip, extra: Mapping[str, Any]) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trn_jax.chips import Chip
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing, number_of
-from trn_jax.validation.workloads import Workload
+from trn_jax.validation.workload import Workload
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 PER_SECOND = {"TFLOPS": 1e12, "TOPS": 1e12, "TFLOP/s": 1e12, "GFLOPS": 1e9, "GB/s": 1e9, "GiB/s": 2.0**30, "TB/s": 1e12, "MB/s": 1e6}
@@ -34,6 +34,8 @@ def _amount(row: Measurement, workload: Workload, chip: Chip) -> float:
     """What is counted per second, so that amount / seconds is the figure: operations, bytes or per cent of the peak."""
     if row.unit == "%":
         t = chip.tensor
+        if not workload.operations:
+            raise Missing(f"the number of operations that % of {workload.name} counts")
         return 100 * workload.operations / (2 * t.rows * t.cols * t.clock_hz)
     amount = workload.moved_bytes * number_of(row, "n_cores") if row.kind == "memory_bw" else workload.operations
     if row.unit not in PER_SECOND:

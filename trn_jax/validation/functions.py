@@ -62,20 +62,28 @@ def matmul_softmax(x: Any, w: Any) -> Any:
     return jax.nn.softmax(x @ w, axis=-1)
 
 
-def attention(q_HSD: Any, k_HSD: Any, v_HSD: Any) -> Any:
+def attention(q_HSD: Any, k_HTD: Any, v_HTD: Any) -> Any:
     """Softmax attention without a mask; q may have several heads for each of k and v."""
-    groups = q_HSD.shape[0] // k_HSD.shape[0]
-    q_GHSD = q_HSD.reshape(groups, k_HSD.shape[0], *q_HSD.shape[1:])
-    scores = jnp.einsum("ghsd,htd->ghst", q_GHSD, k_HSD) / math.sqrt(q_HSD.shape[-1])
-    return jnp.einsum("ghst,htd->ghsd", jax.nn.softmax(scores, axis=-1), v_HSD)
+    groups = q_HSD.shape[0] // k_HTD.shape[0]
+    q_GHSD = q_HSD.reshape(groups, k_HTD.shape[0], *q_HSD.shape[1:])
+    scores = jnp.einsum("ghsd,htd->ghst", q_GHSD, k_HTD) / math.sqrt(q_HSD.shape[-1])
+    return jnp.einsum("ghst,htd->ghsd", jax.nn.softmax(scores, axis=-1), v_HTD)
 
 
-def causal_attention(q_HSD: Any, k_HSD: Any, v_HSD: Any, parts: int = 8) -> Any:
-    """Attention of each part of the queries to the keys up to its end; the mask inside the last part of the keys is left out."""
-    size = q_HSD.shape[1] // parts
-    ends = [(part + 1) * size for part in range(parts - 1)] + [q_HSD.shape[1]]
-    starts = [0, *ends[:-1]]
-    return [attention(q_HSD[:, start:end], k_HSD[:, :end], v_HSD[:, :end]) for start, end in zip(starts, ends, strict=True)]
+def causal_attention(q_HSD: Any, k_HTD: Any, v_HTD: Any, parts: int = 8) -> Any:
+    """Attention of each part of the queries to the keys up to its end; the mask inside the last part of the keys is left out.
+
+    The last query sees all keys.
+    """
+    return [attention(q_HSD[:, start:end], k_HTD[:, :seen], v_HTD[:, :seen]) for start, end, seen in _parts(q_HSD, k_HTD, parts)]
+
+
+def _parts(q_HSD: Any, k_HTD: Any, parts: int) -> list[tuple[int, int, int]]:
+    """First and last query of each part, and the keys that it sees."""
+    queries, keys = q_HSD.shape[1], k_HTD.shape[1]
+    parts = min(parts, queries)
+    ends = [(part + 1) * (queries // parts) for part in range(parts - 1)] + [queries]
+    return [(start, end, keys - queries + end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def adamw(weight: Any, gradient: Any, m: Any, v: Any) -> Any:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from trn_jax.graph.instruction import PARTITIONS
 from trn_jax.kernels import kernel
 from trn_jax.timing.program import Program
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing
-from trn_jax.validation.workloads import PARTITIONS, Workload
+from trn_jax.validation.workload import Workload
 
 Builder = Callable[[Measurement, Workload], Program]
 
@@ -32,9 +33,11 @@ def add_in_tiles(nc: Any, x_PC: Any, y_PC: Any, rows: int, columns: int) -> Any:
 
 def _vector_add(row: Measurement, workload: Workload) -> Program:
     """ROW_CHUNK: rows of tiles one column wide. FREE_DIM: columns of tiles that fill all partitions."""
-    name, size = re.findall(r"(ROW_CHUNK|FREE_DIM)=(\d+)", row.workload)[0]
+    name, size = re.findall(r"(ROW_CHUNK|FREE_DIM)=(\d+)", row.workload.upper())[0]
     rows, columns = (int(size), 1) if name == "ROW_CHUNK" else (PARTITIONS, int(size))
     shape = workload.args[0].shape
+    if not int(size):
+        raise Missing(f"a meaning of tiles of {name}=0")
     if shape[0] % rows or shape[1] % columns:
         raise Missing(f"what the last tile is where {rows} x {columns} does not divide {shape[0]} x {shape[1]}")
     return add_in_tiles.program(*workload.args, rows=rows, columns=columns)

@@ -16,7 +16,8 @@ from trn_jax.errors import ValidationError, did_you_mean
 REQUIRED = ("id", "kind", "chip", "workload", "value", "unit")
 # names of the published tables -> chips of trn_jax
 CHIPS = {"trn1": "trainium1", "trn2": "trainium2", "trn3": "trainium3", "inf2": "inferentia2"}
-OTHER_MAKERS = ("A100", "H100", "H200", "B200", "V100", "L40", "TPU", "MI2", "MI3", "GAUDI", "CPU", "INF1")
+NVIDIA = ("A10", "B100", "B200", "GB200", "GH200", "H100", "H20", "L4", "P100", "RTX", "T4", "V100")
+OTHER_MAKERS = (*NVIDIA, "TPU", "MI2", "MI3", "GAUDI", "CPU", "INF1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +72,12 @@ def read_measurements(path: str | os.PathLike[str]) -> list[Measurement]:
     path = Path(path)
     if not path.is_file():
         raise ValidationError(f"There is no file {str(path)!r} to validate against. Give a CSV file such as data/measured.csv.")
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        names = reader.fieldnames or []
-        missing = [name for name in REQUIRED if name not in names]
-        if not names:
-            raise ValidationError(f"{path} is empty. The first line names the columns: at least {', '.join(REQUIRED)}.")
-        if missing:
-            raise ValidationError(f"{path} has no column {', '.join(missing)}. It needs at least {', '.join(REQUIRED)}.")
-        rows = [_measurement(row, f"{path}, line {reader.line_num}") for row in reader]
+    try:
+        rows = _rows(path)
+    except UnicodeDecodeError as error:
+        raise ValidationError(f"{path} is no UTF-8: {error.reason} at byte {error.start}. Save it as CSV in UTF-8.") from error
+    except csv.Error as error:
+        raise ValidationError(f"{path} is no CSV: {error}. Look for a quote that is not closed.") from error
     if not rows:
         raise ValidationError(f"{path} has column names but no rows. Each further line is one published figure.")
     seen: set[str] = set()
@@ -90,11 +88,29 @@ def read_measurements(path: str | os.PathLike[str]) -> list[Measurement]:
     return rows
 
 
+def _rows(path: Path) -> list[Measurement]:
+    with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
+        reader = csv.DictReader(file)
+        names = [name.strip() for name in reader.fieldnames or []]
+        reader.fieldnames = names
+        missing = [name for name in REQUIRED if name not in names]
+        if not names:
+            raise ValidationError(f"{path} is empty. The first line names the columns: at least {', '.join(REQUIRED)}.")
+        if missing:
+            raise ValidationError(f"{path} has no column {', '.join(missing)}. It needs at least {', '.join(REQUIRED)}.")
+        twice = sorted({name for name in names if name and names.count(name) > 1})
+        if twice:
+            raise ValidationError(f"{path} has two columns {', '.join(twice)}. Give each column a name of its own.")
+        return [_measurement(row, f"{path}, line {reader.line_num}") for row in reader]
+
+
 def _measurement(columns: dict[str, Any], where: str) -> Measurement:
     if None in columns or None in columns.values():
         raise ValidationError(f"{where}: more or fewer fields than the first line has. Quote fields that contain commas.")
     text = {name: value.strip() for name, value in columns.items()}
-    where = f"{where} ({text['id'] or 'no id'})"
+    if not text["id"]:
+        raise ValidationError(f"{where}: the row has no id. Give each row an id of its own.")
+    where = f"{where} ({text['id']})"
     try:
         value = float(text["value"])
     except ValueError:

@@ -12,11 +12,13 @@ from trn_jax.timing.bound import bound
 from trn_jax.timing.latency import latency
 from trn_jax.timing.program import Program
 from trn_jax.timing.trace import trace
+from trn_jax.units import format_quantity
 from trn_jax.validation.counters import has_counters, with_counters
 from trn_jax.validation.kernels import kernel_program
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing
-from trn_jax.validation.workloads import Workload, workload_of
+from trn_jax.validation.workload import Workload
+from trn_jax.validation.workloads import workload_of
 
 BENCHMARKS = ("nc_latency", "nki.benchmark")  # metrics taken on the host, which contain the launch
 
@@ -59,6 +61,9 @@ class Predictor:
             raise Missing(f"a model of the chip {row.chip!r}" if row.chip else "the chip")
         workload = workload_of(row)
         chip = self.chips.setdefault(row.preset, load_chip(row.preset))
+        if workload.argument_bytes > chip.hbm.size_bytes:
+            arguments, room = (format_quantity(float(size), "B") for size in (workload.argument_bytes, chip.hbm.size_bytes))
+            raise Missing(f"room: the arguments take {arguments}, and HBM has {room}")
         program = self.program(workload)
         key = (_key(workload), row.preset)
         if key not in self.times:
@@ -77,6 +82,8 @@ class Predictor:
                 self.programs[key] = trace(workload.function, *workload.args)
             except (NoRuleError, UnsupportedError) as error:
                 raise Missing(f"a rule: {error}") from error
+            except (TypeError, ValueError) as error:
+                raise Missing(f"a {workload.name} of {workload.shape}: {str(error).splitlines()[0]}") from error
         return self.programs[key]
 
     def published(self, row: Measurement, workload: Workload, chip: Chip) -> tuple[str, Program]:

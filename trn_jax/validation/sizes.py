@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from trn_jax.validation.measurement import Measurement
 
 COLUMNS = ("M", "K", "N", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "bytes", "ranks", "n_nodes")
-_NAMED = re.compile(r"([A-Za-z_]+)[ =]?(\d+)(K\b)?(?![\dx])")
+ATTENTION_COLUMNS = ("batch", "batch_size", "global_batch", "n_heads", "num_heads", "head_dim", "seq", "seqlen", "sequence", "tokens")
+_NAMED = re.compile(r"([A-Za-z_]+)\s?[=:]?\s?(\d+)([Kk]\b)?(?![\dxKk])")
 _NUMBERS = re.compile(r"\d+")
 _KILO = 1024
 
@@ -23,14 +25,24 @@ class Missing(Exception):  # noqa: N818  (not an error of the user: the reason w
 
 
 class Sizes(dict[str, int]):
-    """Sizes by name; asking for one that is not there says so in the words of a report."""
+    """Sizes by name; asking for one that is not there, or that is not positive, says so in the words of a report."""
 
     def __missing__(self, name: str) -> int:
         raise Missing(f"the size {name}")
 
+    def __getitem__(self, name: str) -> int:
+        size = super().__getitem__(name)
+        if size < 1:
+            raise Missing(f"the size {name}: {size} is not positive")
+        return size
+
+    def either(self, names: Iterable[str], default: int) -> int:
+        """The first of several names that is there, or the default."""
+        return next((self[name] for name in names if name in self), default)
+
     def first(self, *names: str) -> int:
-        """The first of several names that is there."""
-        return next((self[name] for name in names if name in self), 0) or self[names[0]]
+        """The first of several names that is there; raises for the first name where none is."""
+        return self.either(names, 0) or self[names[0]]
 
 
 def sizes_of(row: Measurement) -> Sizes:
@@ -41,7 +53,7 @@ def sizes_of(row: Measurement) -> Sizes:
         if text.startswith("{")
         else {name: int(size) * (_KILO if kilo else 1) for name, size, kilo in _NAMED.findall(text)}
     )
-    for name in COLUMNS:
+    for name in COLUMNS + ATTENTION_COLUMNS:
         if row.text(name):
             sizes[name] = int(number_of(row, name))
     return sizes
@@ -63,12 +75,17 @@ def number_of(row: Measurement, column: str, default: float = 1.0) -> float:
 
 def numbers_of(row: Measurement) -> list[int]:
     """The bare numbers of the `shape` text, in order."""
-    return [int(number) for number in _NUMBERS.findall(row.text("shape"))]
+    numbers = [int(number) for number in _NUMBERS.findall(row.text("shape"))]
+    if 0 in numbers:
+        raise Missing(f"the shape: {row.text('shape')!r} has a size of 0")
+    return numbers
 
 
 def _from_json(text: str) -> dict[str, int]:
+    """Numbers of a JSON object; what is no finite number counts as 0."""
     try:
         found: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise Missing(f"the shape: {text!r} is no JSON") from error
-    return {name: int(size) for name, size in found.items() if isinstance(size, (int, float))}
+    numbers = {name: size for name, size in found.items() if isinstance(size, (int, float)) and not isinstance(size, bool)}
+    return {name: int(size) if math.isfinite(size) else 0 for name, size in numbers.items()}

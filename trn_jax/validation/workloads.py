@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,41 +16,13 @@ import jax.numpy as jnp
 
 from trn_jax.graph.instruction import PARTITIONS
 from trn_jax.validation import functions as f
+from trn_jax.validation.attention import attention_of
+from trn_jax.validation.figure import SECONDS
 from trn_jax.validation.measurement import Measurement
 from trn_jax.validation.sizes import Missing, Sizes, numbers_of, sizes_of
+from trn_jax.validation.workload import Workload, dtype_of, made
 
-DTYPES = {
-    "fp32": jnp.float32,
-    "float32": jnp.float32,
-    "bf16": jnp.bfloat16,
-    "bfloat16": jnp.bfloat16,
-    "fp16": jnp.float16,
-    "float16": jnp.float16,
-    "int8": jnp.int8,
-    "fp8": jnp.float8_e4m3,
-    "float8": jnp.float8_e4m3,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What to trace for one row.
-
-    Attributes:
-        name: Of the mathematics, e.g. "matmul"; with `shape` it makes the row's group.
-        shape: Sizes in words.
-        function: A plain JAX function.
-        args: Its arguments, as shapes.
-        operations: Floating point operations by the formula that throughputs are published with; 0 where none are.
-        moved_bytes: Bytes that a bandwidth is published for; 0 where none is.
-    """
-
-    name: str
-    shape: str
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    operations: float = 0.0
-    moved_bytes: float = 0.0
+FFN_STEP = 256  # of Llama's feed-forward widths
 
 
 def workload_of(row: Measurement) -> Workload:
@@ -66,37 +37,21 @@ def workload_of(row: Measurement) -> Workload:
     raise Missing(f"a definition of the workload {row.workload!r}")
 
 
-def _dtype(row: Measurement) -> Any:
-    text = row.text("dtype").lower()
-    for name, dtype in DTYPES.items():
-        if text.startswith(name):
-            return dtype
-    raise Missing("the dtype" if not text else f"a format for the dtype {row.text('dtype')!r}")
-
-
-def _made(row: Measurement, name: str, function: Callable[..., Any], *shapes: tuple[int, ...], **more: Any) -> Workload:
-    """A workload whose arguments all have the dtype of the row."""
-    dtype = _dtype(row)
-    args = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
-    shape = " ".join("x".join(map(str, dims)) for dims in shapes)
-    return Workload(name=name, shape=shape, function=function, args=args, **more)
-
-
 def _matmul(row: Measurement, s: Sizes) -> Workload:
     m, k, n = s["M"], s["K"], s["N"]
-    function = f.matmul_int8 if _dtype(row) == jnp.int8 else f.matmul
-    return _made(row, "matmul", function, (m, k), (k, n), operations=2.0 * m * k * n)
+    function = f.matmul_int8 if dtype_of(row) == jnp.int8 else f.matmul
+    return made(row, "matmul", function, (m, k), (k, n), operations=2.0 * m * k * n)
 
 
 def _batched(name: str, function: Callable[..., Any], row: Measurement, s: Sizes) -> Workload:
     b, m, k, n = s["B"], s["M"], s["K"], s["N"]
-    return _made(row, name, function, (b, m, k), (b, k, n), operations=2.0 * b * m * k * n)
+    return made(row, name, function, (b, m, k), (b, k, n), operations=2.0 * b * m * k * n)
 
 
 def _product(name: str, function: Callable[..., Any], shapes: str, row: Measurement, s: Sizes) -> Workload:
     """Arguments by the letters of their axes, e.g. "MK KN 1N"."""
     dims = [tuple(1 if letter == "1" else s[letter] for letter in letters) for letters in shapes.split()]
-    return _made(row, name, function, *dims)
+    return made(row, name, function, *dims)
 
 
 def _rmsnorm_qkv(row: Measurement, s: Sizes) -> Workload:
@@ -105,28 +60,11 @@ def _rmsnorm_qkv(row: Measurement, s: Sizes) -> Workload:
     if len(numbers) != 4:
         raise Missing("the shape (batch, tokens, hidden)xoutputs")
     batch, tokens, hidden, outputs = numbers
-    return _made(row, "rmsnorm_matmul", f.rmsnorm_matmul, (batch * tokens, hidden), (hidden, outputs))
-
-
-def _attention(row: Measurement, s: Sizes) -> Workload:
-    """Named sizes, or bare ones in the order (batch, heads, tokens, depth), from the right."""
-    if not {"D", "d", "head_dim", "dim"}.intersection(s) and len(numbers_of(row)) in (2, 3, 4):
-        *leading, tokens, depth = numbers_of(row)
-        batch, heads, kv_heads = 1, math.prod(leading), math.prod(leading)
-    else:
-        batch = s.get("B", s.get("batch", s.get("bs", 1)))
-        heads = s.first("heads", "QH", "H", "h") if {"heads", "QH", "H", "h"}.intersection(s) else 1
-        tokens, depth = s.first("seq_len", "seq", "seqlen", "S", "s", "N"), s.first("D", "d", "head_dim", "dim")
-        kv_heads = s.get("kv_heads", s.get("KH", heads))
-    q, kv = (batch * heads, tokens, depth), (batch * kv_heads, tokens, depth)
-    operations = 4.0 * batch * heads * tokens**2 * depth
-    if "causal" in f"{row.workload} {row.text('shape')}".lower():
-        return _made(row, "causal_attention", f.causal_attention, q, kv, kv, operations=operations / 2)
-    return _made(row, "attention", f.attention, q, kv, kv, operations=operations)
+    return made(row, "rmsnorm_matmul", f.rmsnorm_matmul, (batch * tokens, hidden), (hidden, outputs))
 
 
 def _elementwise(name: str, function: Callable[..., Any], count: int, row: Measurement, s: Sizes) -> Workload:
-    return _made(row, name, function, *[(s["M"], s["N"])] * count)
+    return made(row, name, function, *[(s["M"], s["N"])] * count)
 
 
 def _rows(name: str, function: Callable[..., Any], extra: int, row: Measurement, s: Sizes) -> Workload:
@@ -134,25 +72,27 @@ def _rows(name: str, function: Callable[..., Any], extra: int, row: Measurement,
     if "lnc2" in f"{row.text('shape')} {row.text('instance')} {row.text('flag')} {row.text('metric')}".lower():
         raise Missing("a model of one logical core made of two (LNC2)")
     if "S" in s and "H" in s:
-        m, n = s.get("B", 1) * s["S"], s["H"]
+        m, n = s.either(["B"], 1) * s["S"], s["H"]
     elif "M" not in s and len(numbers_of(row)) == 2:
         m, n = numbers_of(row)
     else:
         m, n = s["M"], s["N"]
-    return _made(row, name, function, (m, n), *[(1, n)] * extra)
+    return made(row, name, function, (m, n), *[(1, n)] * extra)
 
 
 def _rope(row: Measurement, s: Sizes) -> Workload:
-    tokens = s.get("B", 1) * s["H"] * s["N"]
-    return _made(row, "rope", f.rope, (s["D"], tokens), (s["D"] // 2, tokens), (s["D"] // 2, tokens))
+    tokens = s.either(["B"], 1) * s["H"] * s["N"]
+    if s["D"] % 2:
+        raise Missing(f"a meaning of rotary positions of {s['D']} numbers, which are no pairs")
+    return made(row, "rope", f.rope, (s["D"], tokens), (s["D"] // 2, tokens), (s["D"] // 2, tokens))
 
 
 def _mamba(row: Measurement, s: Sizes) -> Workload:
     channels, tokens, states = s.first("channels", "C"), s.first("seq", "seq_len", "M"), s.first("state", "S")
-    batch = s.get("batch", 1)
+    batch = s.either(["batch"], 1)
     blocks, width = -(-batch * channels // PARTITIONS), min(PARTITIONS, batch * channels)
     shapes = [(blocks, width, tokens)] * 2 + [(blocks, width, states)] + [(states, tokens)] * 2
-    return _made(row, "mamba", f.mamba, *shapes)
+    return made(row, "mamba", f.mamba, *shapes)
 
 
 def _convolution(name: str, function: Callable[..., Any], row: Measurement, s: Sizes) -> Workload:
@@ -162,25 +102,29 @@ def _convolution(name: str, function: Callable[..., Any], row: Measurement, s: S
         raise Missing("the size of the image, such as 224x224")
     height, width = int(image[1]), int(image[2])
     n, c_in, c_out, k = s["N"], s["Cin"], s["Cout"], s["k"]
+    if k > min(height, width):
+        raise Missing(f"a meaning of a window of {k} over an image of {height}x{width}")
     operations = 2.0 * n * c_in * c_out * k * k * (height - k + 1) * (width - k + 1)
-    return _made(row, name, function, (n, c_in, height, width), (c_out, c_in, k, k), operations=operations)
+    return made(row, name, function, (n, c_in, height, width), (c_out, c_in, k, k), operations=operations)
 
 
 def _conv1d(row: Measurement, s: Sizes) -> Workload:
-    return _made(row, "depthwise_conv1d", f.depthwise_conv1d, (s["N"], s["C"], s["W"]), (s["C"], s["k"]))
+    return made(row, "depthwise_conv1d", f.depthwise_conv1d, (s["N"], s["C"], s["W"]), (s["C"], s["k"]))
 
 
 def _vector_add(row: Measurement, s: Sizes) -> Workload:
     n = s.first("n", "N")
     across = PARTITIONS if n % PARTITIONS == 0 else 1
-    return _made(row, "vector_add", f.vector_add, *[(across, n // across)] * 2)
+    return made(row, "vector_add", f.vector_add, *[(across, n // across)] * 2)
 
 
 def _block(row: Measurement, s: Sizes) -> Workload:
-    hidden, heads, tokens, ffn = s["hidden"], s["heads"], s["seq_len"], s["ffn"]
+    """A width of the feed-forward that is not given is Llama's, 8/3 of the hidden one: operations per second hardly depend on it."""
+    hidden, heads, tokens = s["hidden"], s["heads"], s["seq_len"]
+    ffn = s["ffn"] if "ffn" in s or row.unit in SECONDS else FFN_STEP * math.ceil(8 * hidden / (3 * FFN_STEP))
     shapes = [(tokens, hidden), (hidden, 3 * hidden), (hidden, hidden), (hidden, ffn), (hidden, ffn), (ffn, hidden)]
     operations = 2.0 * tokens * (4 * hidden**2 + 3 * hidden * ffn) + 4.0 * tokens**2 * hidden
-    return _made(row, "transformer_block", partial(f.transformer_block, heads=heads), *shapes, operations=operations)
+    return made(row, "transformer_block", partial(f.transformer_block, heads=heads), *shapes, operations=operations)
 
 
 def _stream(row: Measurement, s: Sizes) -> Workload:
@@ -215,7 +159,7 @@ WORKLOADS: tuple[tuple[str, Callable[[Measurement, Sizes], Workload]], ...] = (
     (r"swiglu", partial(_product, "swiglu", f.swiglu, "MK KN KN NK")),
     (r"\blora\b", partial(_product, "lora", f.lora, "MK KN KR RN")),
     (r"transformer block", _block),
-    (r"attention|\bgqa|\bsdpa?\b|flash|self.?attn", _attention),
+    (r"attention|\bgqa|\bsdpa?\b|flash|self.?attn", attention_of),
     (r"\bgemm\b|matmul", _matmul),
     (r"adamw", partial(_elementwise, "adamw", f.adamw, 4)),
     (r"\bsilu\b", partial(_elementwise, "silu", f.silu, 1)),
