@@ -15,7 +15,7 @@ from trn_jax.graph.numerics import Numerics
 from trn_jax.graph.rules import lower
 from trn_jax.timing.groups import locality
 from trn_jax.timing.linear_scan import is_linear_recurrence, scan_instruction
-from trn_jax.timing.refs import LITERAL, NOTHING, Ref, broadcast, contiguous_elements, has_equal_rows
+from trn_jax.timing.refs import LITERAL, NOTHING, Ref, broadcast, contiguous_elements, has_equal_rows, undoes
 from trn_jax.timing.row_bound import contracts_columns, row_side, transpose_instructions
 from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream, renamed, rough_work
 from trn_jax.timing.trip_counts import TripCounts
@@ -69,6 +69,7 @@ class _Flattener:
     chained: dict[int, dict[int, int]] = field(default_factory=dict)
     graphs: list[Graph] = field(default_factory=list)  # keeps the graphs alive whose id is a key
     row_bound: set[int] = field(default_factory=set)  # data that lie with their rows on partitions
+    transposes: dict[int, tuple[Ref, Op]] = field(default_factory=dict)  # transposed data -> what of, and how
     next_chain: int = 0
     after: tuple[int, ...] = ()
     scope: str = ""
@@ -127,9 +128,15 @@ class _Flattener:
             instructions = self.lowered[key] = lower(op, self.numerics)
         if not instructions:
             return self.view(op, refs)
+        if op.name == "transpose" and refs[0].datum in self.transposes:
+            source, earlier = self.transposes[refs[0].datum]
+            if undoes(op, earlier):
+                return [source]
         largest = max((*op.inputs, *op.outputs), key=lambda value: value.size)
         rows = largest.size / max(1, largest.shape[-1] if largest.shape else 1)
-        refs, streamed = self.transposed(op, instructions[-2], refs, rows) if instructions[-1].function == "evacuate" else (refs, -1)
+        streamed, columns = -1, (False, False)
+        if instructions[-1].function == "evacuate":
+            refs, streamed, columns = self.transposed(op, instructions[-2], refs, rows)
         reads = self.all_pieces(refs)
         tensors = sum(not ref.constant_rows for ref, value in zip(refs, op.inputs, strict=True) if value.size > 1)
         if op.name.startswith(("scatter", "dynamic_update_slice")) and self.pieces(refs[0]) == (refs[0].datum,):
@@ -162,6 +169,7 @@ class _Flattener:
                     equal_rows=equal_rows,
                     rows=rows,
                     streamed=streamed if instruction.kind == "nc_matmul" else -1,
+                    columns=columns if instruction.kind == "nc_matmul" else (False, False),
                     locality=locality(op, instruction),
                     pinned=not op.outputs or "callback" in op.name,
                     functions=(instruction.function or op.name,),
@@ -170,6 +178,8 @@ class _Flattener:
                 )
             )
             previous = writes
+        if op.name == "transpose":
+            self.transposes[results[0]] = refs[0], op
         return [Ref(datum) for datum in results]
 
     def binds_rows(self, ref: Ref, value: Value, result: Value) -> bool:
@@ -179,10 +189,11 @@ class _Flattener:
         repeats = ref.constant_rows or value.shape[-1:] == (1,) != result.shape[-1:]
         return ref.datum in self.row_bound or (repeats and self.data[ref.datum].place == "sbuf")
 
-    def transposed(self, op: Op, multiply: Instruction, refs: Sequence[Ref], rows: float) -> tuple[list[Ref], int]:
-        """Operands of a product, transposed where they have to be, and which of these it can work through row by row."""
+    def transposed(self, op: Op, multiply: Instruction, refs: Sequence[Ref], rows: float) -> tuple[list[Ref], int, tuple[bool, bool]]:
+        """Operands of a product, transposed where they have to be; which of these it can work through row by row; `Step.columns`."""
         refs, side = list(refs), row_side(op, multiply, rows)
-        bound = [ref.datum in self.row_bound and contracts_columns(op, multiply, position) for position, ref in enumerate(refs[:2])]
+        columns = (contracts_columns(op, multiply, 0), contracts_columns(op, multiply, 1))
+        bound = [ref.datum in self.row_bound and over for ref, over in zip(refs, columns, strict=False)]
         for position, value in enumerate(op.inputs[:2]):
             if not bound[position]:
                 continue
@@ -204,7 +215,7 @@ class _Flattener:
                 )
                 source = result
             refs[position] = Ref(source)
-        return refs, refs[side].datum if side is not None and bound[side] else -1
+        return refs, refs[side].datum if side is not None and bound[side] else -1, columns
 
     def view(self, op: Op, refs: Sequence[Ref]) -> list[Ref]:
         """A view shows its first operand, or operand by operand if there are as many results."""

@@ -175,7 +175,7 @@ class _Planner:
             peeks = isinstance(item, Step) and item.in_place
             for datum in dict.fromkeys(reads):
                 place = self.data[datum].place
-                if place != "psum" and not (peeks and place == "hbm"):
+                if place not in ("psum", "tiles") and not (peeks and place == "hbm"):
                     uses.setdefault(datum, []).append(_Touch(position, peeks))
         return uses, made
 

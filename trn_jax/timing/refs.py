@@ -57,3 +57,10 @@ def contiguous_elements(source: Value, result: Value) -> float:
         if part < whole:
             break
     return run
+
+
+def undoes(transpose: Op, earlier: Op) -> bool:
+    """Whether a transpose gives back what an earlier one had, as JAX's gradients of transposes do."""
+    permutation, before = transpose.params["permutation"], earlier.params["permutation"]
+    same = transpose.inputs[0].shape == earlier.outputs[0].shape  # else a reshape lies between them
+    return same and [before[axis] for axis in permutation] == list(range(len(before)))

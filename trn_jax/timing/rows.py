@@ -164,7 +164,8 @@ class _Writer:
 
     def write_step(self, step: Step, reloads: dict[int, Room], stacked: dict[int, int], loop: Block | None) -> None:
         source, scope = _where(step)
-        waits = [row for datum in (*step.reads, *step.after) for row in self.waits([datum])]
+        read = [datum for datum in step.reads if not (step.in_place and self.lies_in_hbm(datum))]  # that need no load
+        waits = [row for datum in (*read, *step.after) for row in self.waits([datum])]
         waits = [row for row in waits if not self.follows(step, row)]
         rereads = self.write_rereads(step, reloads, waits, source, scope) if step.instruction.kind == "nc_matmul" else []
         direct = step.in_place and all(datum in self.stream.outputs and datum not in self.read_again for datum in step.writes)
@@ -182,6 +183,10 @@ class _Writer:
                 continue  # what is stored for the stack need not be spilled
             if not direct:
                 self.write_stores(datum, row, step, datum not in step.reads)
+
+    def lies_in_hbm(self, datum: int) -> bool:
+        """Whether data are a program input, or a part of one, that nothing has changed so far."""
+        return self.data[datum].place == "hbm" and self.stream.origin(datum) not in self.made_by
 
     def follows(self, step: Step, row: int) -> bool:
         """Whether a step reads an earlier row of its own engine element by element, so that being next in order is enough.

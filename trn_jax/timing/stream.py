@@ -26,7 +26,8 @@ class Datum(NamedTuple):
         size_bytes: Bytes in memory.
         row_bytes: Contiguous bytes in one partition, as a good kernel moves them.
         place: "hbm" (program inputs and captured arrays), "sbuf", "psum" (a product not yet
-            evacuated), or "slice" (what one iteration of a loop takes from a scanned array).
+            evacuated), "tiles" (an operand that comes from HBM tile by tile as its product needs it), or "slice" (what one iteration
+            of a loop takes from a scanned array).
     """
 
     size_bytes: float
@@ -49,6 +50,7 @@ class Step:
         equal_rows: Whether an operand is the same in all rows, such as a bias or the gain of a norm.
         rows: Rows of the largest array it reads or makes: everything but the innermost axis.
         streamed: Of a product: the operand whose rows it can work through tile by tile, the other one staying in SBUF; else -1.
+        columns: Of a product: whether it sums over the innermost axis of its first and of its second operand.
         locality: How it can share a loop over tiles of rows with its neighbours (see `groups`): "head" starts one, "rows" works
             row by row, "sink" reads row by row but its result is complete only after the last row, "" needs whole arrays.
         pinned: It has an effect, so it stays even if nobody reads what it writes.
@@ -67,6 +69,7 @@ class Step:
     equal_rows: bool = False
     rows: float
     streamed: int = -1
+    columns: tuple[bool, bool] = (False, False)
     locality: str = ""
     pinned: bool = False
     functions: tuple[str, ...]
@@ -170,6 +173,12 @@ class Stream:
             if origin != datum:
                 counts[origin] += 1
         return counts
+
+    def only_read_by(self, reads: Callable[[Step | Block], tuple[int, ...]]) -> set[int]:
+        """Whole data, no outputs, that only items for which `reads` gives them read."""
+        wanted = {datum for item in walk(self.items) for datum in reads(item)}
+        others = {datum for item in walk(self.items) for datum in reads_of(item) if not reads(item)}
+        return wanted - others - set(self.outputs) - set(map(self.origin, self.regions))
 
 
 def reads_of(item: Step | Block) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from trn_jax.graph.numerics import AutoCast, Numerics, checked_autocast
 from trn_jax.kernels import Kernel
 from trn_jax.timing.flatten import flatten
 from trn_jax.timing.live import live
+from trn_jax.timing.operand_layout import read_operands_as_they_lie
 from trn_jax.timing.passes import DEFAULT, apply_passes, checked_passes
 from trn_jax.timing.program import Array, Program
 from trn_jax.timing.rows import build_program
@@ -121,7 +122,7 @@ class _Origin:
 
     def build(self, passes: tuple[str, ...]) -> Program:
         """The program with these passes."""
-        stream = live(flatten(self.graph, self.numerics, self.trip_count))
+        stream = live(read_operands_as_they_lie(flatten(self.graph, self.numerics, self.trip_count)))
         if not stream.items:
             raise ProgramError(
                 f"{self.name} runs no instruction: its outputs are its inputs, constants or views of them. There is nothing to time; "

@@ -13,17 +13,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trn_jax.timing.linear_scan import RECURRENCE
-from trn_jax.timing.stream import Block, Items, Step, Stream, reads_of, walk
+from trn_jax.timing.stream import Block, Items, Step, Stream
 
 
 def fold_transposes(stream: Stream) -> Stream:
-    """Drops DMA transposes of a product nobody else reads, and those that only products read, unless they load from HBM."""
+    """Drops DMA transposes of a product nobody else reads, and those that only products read (from HBM: see `operand_layout`)."""
     readers = stream.readers()
-    products = {datum for item in walk(stream.items) for datum in _product_reads(item)}
-    others = {datum for item in walk(stream.items) for datum in reads_of(item) if not _product_reads(item)}
-    only_products = products - others - set(stream.outputs) - set(map(stream.origin, stream.regions))
     renamed: dict[int, int] = {}
-    items = _items(stream, stream.items, readers, only_products, renamed)
+    items = _items(stream, stream.items, readers, stream.only_read_by(_product_reads), renamed)
     return replace(stream, items=items)
 
 
