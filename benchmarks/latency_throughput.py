@@ -1,12 +1,19 @@
 """How many chips per second can be timed, and differentiated: a 120-instruction program on a batch of chips in float32.
 
-Run from the repository: python benchmarks/latency_throughput.py [--json] [--chips 4096] [--repeats 7]
+Run from the repository: python benchmarks/latency_throughput.py [--json] [--chips 4096] [--repeats 7] [--instructions 120]
+
+`updates_per_s` and `gradient_updates_per_s` are instruction-updates per second: chips (or gradients) per second x instructions x plans, all
+in float32. A plan is one pass over all rows in a fixed order; `latency` at its default overlap takes one (`plans`), from which it derives
+the other schedules that it mixes. They do not depend on the length of the program, as time is linear in it: `linearity` is the time of four
+times the instructions over four times the time, 1 if exactly linear. `compile_400_s` is what tracing and compiling `latency` takes for one
+chip and a program of 400 instructions, in float64.
 """
 
 import argparse
 import json
 import statistics
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +22,11 @@ import numpy as np
 import trn_jax
 from trn_jax.chips.paths import get_leaf
 from trn_jax.timing.latency import latency
+from trn_jax.timing.overlap import IN_TURN, SERIAL, mixture
 from trn_jax.timing.program import Program, Row, Structure
 
 INSTRUCTIONS = 120
+COMPILED_INSTRUCTIONS = 400
 FREE = (
     "tensor.clock_hz",
     "vector.clock_hz",
@@ -76,8 +85,16 @@ def median_seconds(function, *args, repeats: int) -> float:
     return statistics.median(times)
 
 
+def compile_s(instructions: int, chip: trn_jax.Chip) -> float:
+    """Seconds to trace and compile `latency` of a program as a function of the chip."""
+    program = transformer_like(instructions)
+    start = time.perf_counter()
+    jax.jit(lambda chip: latency(program, chip)).lower(chip).compile()
+    return time.perf_counter() - start
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--chips", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=7)
@@ -86,25 +103,37 @@ def main() -> None:
     args = parser.parse_args()
 
     program, chip = transformer_like(args.instructions), trn_jax.load_chip("trainium2")
+    compile_400_s = compile_s(COMPILED_INSTRUCTIONS, chip)  # first, before JAX has seen anything like it
     factors = np.random.default_rng(1).uniform(0.5, 2.0, (len(FREE), args.chips)).astype(np.float32)
     chips = chip.replace({path: jnp.asarray(get_leaf(chip, path) * f) for path, f in zip(FREE, factors, strict=True)})
 
-    def seconds(chips):
+    def seconds(chips, program=program):
         return latency(program, chips, smoothing=args.smoothing, dtype="float32")
 
-    values = jax.jit(seconds)
-    gradients = jax.jit(jax.grad(lambda chips: seconds(chips).sum()))
+    longer = partial(seconds, program=transformer_like(4 * args.instructions))
+    value_s, longer_s, gradient_s = (
+        median_seconds(jax.jit(function), chips, repeats=args.repeats)
+        for function in (seconds, longer, jax.grad(lambda chips: seconds(chips).sum()))
+    )
+    plans = len({IN_TURN.get(mode, mode) for mode in mixture(None, has_collectives=False)} - {SERIAL})
     result = {
-        "chips_per_s": args.chips / median_seconds(values, chips, repeats=args.repeats),
-        "gradients_per_s": args.chips / median_seconds(gradients, chips, repeats=args.repeats),
+        "chips_per_s": args.chips / value_s,
+        "gradients_per_s": args.chips / gradient_s,
         "instructions": args.instructions,
+        "plans": plans,
+        "updates_per_s": args.chips * args.instructions * plans / value_s,
+        "gradient_updates_per_s": args.chips * args.instructions * plans / gradient_s,
+        "linearity": longer_s / (4 * value_s),
+        "compile_400_s": compile_400_s,
     }
     if args.json:
         print(json.dumps(result))
     else:
         print(
             f"A program of {result['instructions']} instructions is timed on {result['chips_per_s']:,.0f} chips per second "
-            f"and differentiated on {result['gradients_per_s']:,.0f}."
+            f"and differentiated on {result['gradients_per_s']:,.0f}: {result['updates_per_s'] / 1e6:,.0f} and "
+            f"{result['gradient_updates_per_s'] / 1e6:,.0f} million instruction-updates per second. "
+            f"Compiling {COMPILED_INSTRUCTIONS} instructions takes {result['compile_400_s']:.1f} s."
         )
 
 

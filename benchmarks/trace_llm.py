@@ -1,11 +1,13 @@
-"""How long it takes to trace a Llama-3-8B train step, and to time it for the first time, in a process of its own each.
+"""How long it takes to trace a large model's step, and to time it for the first time, in a process of its own each.
 
     python benchmarks/trace_llm.py          figures, one a line
     python benchmarks/trace_llm.py --json   one JSON object: llama_3_8b_train_s, scanned_s, first_latency_s, peak_rss_bytes, ...
 
-`llama_3_8b_train_s` is trace() of the whole step with 32 layers written out (forward, backward, AdamW), `scanned_s` with the layers as
-one scan; making the function and its shapes is not in them. `first_latency_s` is the first call of latency() with the written-out
-program, compilation included; `peak_rss_bytes` the most memory that process had before it, JAX included.
+`llama_3_8b_train_s` is trace() of a whole train step of Llama-3-8B with 32 layers written out (forward, backward, AdamW), `scanned_s`
+with the layers as one scan; making the function and its shapes is not in them. `first_latency_s` is the first call of latency() with the
+written-out program, compilation included; `peak_rss_bytes` the most memory that process had before it, JAX included.
+`llama_405b_decode_s` is trace() and the first latency() together for one decode step of Llama-3.1-405B, 126 layers written out, after
+8192 tokens.
 """
 
 from __future__ import annotations
@@ -16,15 +18,21 @@ import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
-LAYOUTS = ("unrolled", "scanned")
+WORKLOADS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "unrolled": ("llama-3-8b", "train", {"tokens": 2048}),
+    "scanned": ("llama-3-8b", "train", {"tokens": 2048, "scan_layers": True}),
+    "decode": ("llama-3.1-405b", "decode", {"tokens": 8192}),
+}
 
 
-def measure(layout: str, tokens: int) -> dict[str, float]:
+def measure(workload: str) -> dict[str, float]:
     import trn_jax
     from trn_jax.models import reference
 
-    function, args = reference("llama-3-8b", "train", tokens=tokens, scan_layers=layout == "scanned")
+    name, mode, options = WORKLOADS[workload]
+    function, args = reference(name, mode, **options)
     start_s = time.perf_counter()
     program = trn_jax.trace(function, *args)
     traced_s = time.perf_counter() - start_s
@@ -38,18 +46,17 @@ def measure(layout: str, tokens: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--tokens", type=int, default=2048, help="tokens of the sequence")
-    parser.add_argument("--layout", choices=LAYOUTS, help="measure one of the two in this process")
+    parser.add_argument("--workload", choices=WORKLOADS, help="measure one of them in this process")
     options = parser.parse_args()
-    if options.layout:
-        print(json.dumps(measure(options.layout, options.tokens)))
+    if options.workload:
+        print(json.dumps(measure(options.workload)))
         return
     found = {}
-    for layout in LAYOUTS:
-        command = [sys.executable, __file__, "--layout", layout, "--tokens", str(options.tokens)]
+    for workload in WORKLOADS:
+        command = [sys.executable, __file__, "--workload", workload]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found[layout] = json.loads(output.splitlines()[-1])
-    unrolled, scanned = (found[layout] for layout in LAYOUTS)
+        found[workload] = json.loads(output.splitlines()[-1])
+    unrolled, scanned, decode = (found[workload] for workload in WORKLOADS)
     results = {
         "llama_3_8b_train_s": unrolled["trace_s"],
         "scanned_s": scanned["trace_s"],
@@ -60,6 +67,8 @@ def main() -> None:
         "scanned_first_latency_s": scanned["first_latency_s"],
         "predicted_latency_s": unrolled["latency_s"],
         "scanned_predicted_latency_s": scanned["latency_s"],
+        "llama_405b_decode_s": decode["trace_s"] + decode["first_latency_s"],
+        "llama_405b_decode_rows": decode["rows"],
     }
     print(json.dumps(results) if options.json else "\n".join(f"{name:<28} {value:,.4g}" for name, value in results.items()))
 

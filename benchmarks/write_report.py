@@ -23,8 +23,10 @@ SCRIPTS = ("emulation_overhead", "observe_overhead", "latency_throughput", "trac
 MEANINGS = {
     "emulation_overhead": "A GPT step (d_model 256, 4 layers, 256 tokens, batch 8, AdamW) on the emulated Trainium2 against plain fp32 JAX",
     "observe_overhead": "The same step under `find_nonfinite` against only emulated",
-    "latency_throughput": "`latency` of one program over a batch of chips, float32",
-    "trace_llm": "Tracing a Llama-3-8B train step of 2048 tokens, 32 layers written out or scanned, and its first `latency`",
+    "latency_throughput": "`latency` of one program over a batch of chips, float32, and its gradient; instruction-updates per second are "
+    "those per second x instructions x plans (passes over all rows)",
+    "trace_llm": "Tracing a Llama-3-8B train step of 2048 tokens, 32 layers written out or scanned, and its first `latency`; both "
+    "together for a decode step of Llama-3.1-405B",
     "import_time": "`import trn_jax` after `import jax`, in fresh processes",
     "training_quality": "What the preset `small` learns in bf16 on the emulated Trainium2",
 }

@@ -15,7 +15,10 @@ def count(params):
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize(("name", "weights"), [("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248), ("resnet50", 25_557_032)])
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248), ("llama-3.1-405b", 405_853_388_800), ("resnet50", 25_557_032)],
+)
 def test_reference_models_have_the_published_number_of_weights(name, weights):
     _, (params, *_) = reference(name)
     assert count(params) == weights

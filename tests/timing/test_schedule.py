@@ -1,15 +1,18 @@
 """The schedule against its definition in plain Python, its bounds, its loops and its overlap."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hand_programs import MIB, all_reduce, costs, dma, gpsimd, matmul, program, scalar, slow_schedule, unrolled, vector
 
-from trn_jax import ProgramError, load_chip
+from trn_jax import ProgramError, latency, load_chip
 from trn_jax.timing.overlap import mixture, overlap_levels
+from trn_jax.timing.plan import main_plan
 from trn_jax.timing.schedule import schedule
 
 CHIP = load_chip("trainium2")
+MANY = CHIP.replace({"tensor.clock_hz": jnp.linspace(1e9, 2e9, 64)})
 LAYER = [
     (dma(MIB), ()),
     (dma(2 * MIB), ()),
@@ -54,6 +57,24 @@ def test_rows_of_one_engine_never_overlap_and_the_last_one_ends_the_program(over
         rows = [row for row, (record, _) in enumerate(LAYER) if record.engine == engine]
         assert all(start_s[b] >= end_s[a] * (1 - 1e-6) for a, b in zip(rows, rows[1:], strict=False))
     np.testing.assert_allclose(end_s.max(), result.total_s, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["time", "gradient"])
+def test_work_of_the_schedule_is_linear_in_the_number_of_rows(gradient):
+    """The scan carries what is alive at once, so four times the rows are four times the steps, each as large as before."""
+
+    def plan_and_bytes(layers):
+        rows = [(record, [wait + layer * len(LAYER) for wait in waits]) for layer in range(layers) for record, waits in LAYER]
+        hand = program(rows)
+        seconds = lambda chip: latency(hand, chip, dtype="float32").sum()
+        memory = jax.jit(jax.grad(seconds) if gradient else seconds).lower(MANY).compile().memory_analysis()
+        assert memory is not None
+        return main_plan(hand.structure, "concurrent", "ends"), memory.temp_size_in_bytes
+
+    (short, short_bytes), (long, long_bytes) = plan_and_bytes(12), plan_and_bytes(48)
+    assert long.slots == short.slots
+    assert len(long) == 4 * len(short)
+    assert long_bytes < 4.1 * short_bytes
 
 
 def test_a_consumer_of_many_tiles_streams_and_one_of_a_single_tile_waits():

@@ -19,8 +19,8 @@ _Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 class Profile:
     """Predict how long a workload takes on one core of a chip, and say where the time goes.
 
-    A workload is a reference model (gpt2, llama-3-8b, resnet50), a product (matmul:4096x4096x4096:bf16), or a function of your own
-    (package.module:function, followed by the shapes of its arguments, such as 128x512:bf16 4:int32).
+    A workload is a reference model (gpt2, llama-3-8b, llama-3.1-405b, resnet50), a product (matmul:4096x4096x4096:bf16), or a function of
+    your own (package.module:function, followed by the shapes of its arguments, such as 128x512:bf16 4:int32).
     """
 
     workload: Annotated[str, tyro.conf.Positional]

@@ -84,6 +84,24 @@ REFERENCES = {
         tokens=2048,
         source="The Llama 3 Herd of Models (arXiv 2407.21783), table 3",
     ),
+    "llama-3.1-405b": Reference(
+        config=GPTConfig(
+            vocab_size=128256,
+            d_model=16384,
+            n_layers=126,
+            n_heads=128,
+            n_kv_heads=8,
+            d_ff=53248,
+            max_tokens=131072,
+            positions="rotary",
+            rotary_base=500_000.0,
+            activation="swiglu",
+            norm="rms",
+        ),
+        batch=1,
+        tokens=8192,
+        source="The Llama 3 Herd of Models (arXiv 2407.21783), table 3",
+    ),
     "resnet50": Reference(config=None, batch=16, tokens=0, source="He et al. 2015; 224 by 224 images"),
 }
 

@@ -50,7 +50,7 @@ def find_workload(text: str, shapes: Sequence[str] = (), **options: Any) -> Work
     """A workload from the words of a command line.
 
     Args:
-        text: A reference model ("gpt2", "llama-3-8b", "resnet50"), "matmul:MxKxN:dtype", or "module:function".
+        text: A reference model ("gpt2", "llama-3-8b", "llama-3.1-405b", "resnet50"), "matmul:MxKxN:dtype", or "module:function".
         shapes: Of the arguments of a function.
         **options: `mode`, `batch`, `tokens` and `scan_layers` of a reference model; None where not given.
 
