@@ -38,6 +38,7 @@ from trn_jax.observe.nonfinite import NonFinite, find_nonfinite
 from trn_jax.observe.taps import Taps, tap
 from trn_jax.report.estimate import estimate
 from trn_jax.report.report import Report
+from trn_jax.software import Software, load_software
 from trn_jax.timing.bound import bound
 from trn_jax.timing.elasticity import elasticity
 from trn_jax.timing.energy import energy
@@ -68,6 +69,7 @@ __all__ = [
     "ProgramError",
     "Report",
     "ShapeError",
+    "Software",
     "Taps",
     "TrainingError",
     "TrnJaxError",
@@ -89,6 +91,7 @@ __all__ = [
     "leaf_paths",
     "list_chips",
     "load_chip",
+    "load_software",
     "network",
     "numerics",
     "register_rule",

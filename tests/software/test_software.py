@@ -1,8 +1,7 @@
 import pytest
 
-from trn_jax import load_chip
+from trn_jax import load_chip, load_software
 from trn_jax.errors import ProgramError
-from trn_jax.software import load_software
 from trn_jax.software.loader import _blocks
 
 BLOCKS = _blocks()
