@@ -28,6 +28,10 @@ def scalar(elements, function="exp"):
     return instruction("scalar", "activation", function, elements=elements)
 
 
+def table_load(name="exp_and_log"):
+    return instruction("scalar", "act_table_load", name)
+
+
 def dma(size_bytes, row_bytes=4096.0):
     return instruction("dma", "dma_copy", "load", bytes=size_bytes, row_bytes=row_bytes)
 
@@ -127,7 +131,7 @@ SIZES = st.sampled_from([1.0, 100.0, 128.0, 512.0, 640.0, 1000.0, 4096.0])
 
 @st.composite
 def instructions(draw):
-    kind = draw(st.sampled_from(["matmul", "vector", "narrow", "reduce", "copy", "scalar", "dma", "gpsimd", "all_reduce"]))
+    kind = draw(st.sampled_from(["matmul", "vector", "narrow", "reduce", "copy", "scalar", "table", "dma", "gpsimd", "all_reduce"]))
     a, b, c = draw(SIZES), draw(SIZES), draw(SIZES)
     return {
         "matmul": lambda: matmul(a, b, c, draw(st.sampled_from(["bf16", "fp32", "fp8_e4m3"]))),
@@ -136,6 +140,7 @@ def instructions(draw):
         "reduce": lambda: vector(a * b, "tensor_reduce", 1.0),
         "copy": lambda: vector(a * b, "tensor_copy", 1.0, "evacuate"),
         "scalar": lambda: scalar(a * b),
+        "table": table_load,
         "dma": lambda: dma(4 * a * b, 4 * b),
         "gpsimd": lambda: gpsimd(a * b / 64),
         "all_reduce": lambda: all_reduce(4 * a * b),

@@ -12,8 +12,13 @@ def shape(*sizes, dtype=jnp.float32):
 
 
 def compute(program):
-    """Engine, kind and function of every instruction but memory traffic."""
-    return [(i.engine, i.kind, i.function) for i in program.instructions if i.engine != "dma"]
+    """Engine, kind and function of every instruction but memory traffic and table loads."""
+    return [(i.engine, i.kind, i.function) for i in program.instructions if i.engine != "dma" and i.kind != "act_table_load"]
+
+
+def table_loads(program):
+    """The sets of functions whose tables a program loads, in order; those of a loop's body once."""
+    return [i.function for i in program.instructions if i.kind == "act_table_load"]
 
 
 def traffic(program, function):

@@ -1,4 +1,4 @@
-"""Vector Engine: documented cycles per instruction, and softmax in the chip's instructions."""
+"""Vector Engine: long and short instructions (their cycles are in test_documented_cycles), and softmax in the chip's instructions."""
 
 import jax
 import jax.numpy as jnp
@@ -10,38 +10,6 @@ from trn_jax import FormatError, engines, load_chip
 from trn_jax.engines.vector import KINDS
 
 N = 512
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "per_column"),
-    [
-        ("tensor_tensor", {"operands": 2}, 2),
-        ("tensor_tensor", {"operands": 2, "narrow": True}, 1),
-        ("tensor_tensor", {"operands": 1}, 1),
-        ("tensor_scalar", {}, 1),
-        ("tensor_scalar", {"narrow": True}, 1 / 4),
-        ("tensor_copy", {"function": "cast"}, 1),
-        ("tensor_copy", {"function": "cast", "narrow": True}, 1 / 4),
-        ("tensor_copy", {"function": "evacuate"}, 1),
-        ("tensor_reduce", {"function": "add"}, 1),
-        ("tensor_reduce", {"function": "maximum", "narrow": True}, 1 / 2),
-        ("tensor_reduce", {"function": "multiply", "narrow": True}, 1),
-        ("tensor_tensor_scan", {"function": "add"}, 2),
-        ("select", {}, 2),
-        ("reciprocal", {}, 8),
-        ("bn_stats", {}, 1),
-        ("max8", {}, 1),
-        ("memset", {"narrow": True}, 1 / 2),
-    ],
-)
-def test_one_instruction_takes_its_documented_cycles_and_the_fixed_overhead(kind, options, per_column):
-    assert cycles("vector", kind, N, **options) == pytest.approx(per_column * N + CHIP.vector.overhead_cycles)
-
-
-def test_trainium1_copies_16_bit_data_no_faster():
-    chip = load_chip("trainium1")
-    narrow = cycles("vector", "tensor_copy", N, chip=chip, narrow=True)
-    assert narrow == cycles("vector", "tensor_copy", N, chip=chip)
 
 
 def test_a_short_instruction_takes_the_shortest_interval():

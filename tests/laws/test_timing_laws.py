@@ -38,7 +38,15 @@ FASTER = {
     "link.bandwidth_bytes_per_s": (1.5,),
     "link.rate": (1.2,),
 }
-SLOWER = ("dma.latency_s", "dma.issue_s", "link.latency_s", "vector.latency_cycles", "vector.overhead_cycles", "hbm.active_cores")
+SLOWER = (
+    "dma.latency_s",
+    "dma.issue_s",
+    "link.latency_s",
+    "scalar.table_load_s",
+    "vector.latency_cycles",
+    "vector.overhead_cycles",
+    "hbm.active_cores",
+)
 LARGEST_GROWTH = 8.0  # c of |t(s) - t(0)| <= c s t(0), for smoothing up to 0.1
 SMOOTHING = (0.0, 1e-4, 1e-3, 1e-2, 0.05, 0.1)
 
@@ -164,9 +172,17 @@ def spilling(x, w):
     return ((x @ w) + (x @ w.T)) @ w
 
 
+def alternating(x, w):
+    def step(x, _):
+        return jax.nn.softmax(jnp.tanh(x @ w)), None
+
+    return jnp.exp(jax.lax.scan(step, x, None, length=12)[0])
+
+
 FUNCTIONS = {
     "attention": (attention, [(512, 256), (256, 768)]),
     "training step of a deep network": (jax.grad(deep, argnums=1), [(256, 256), (24, 256, 256)]),
+    "tables of functions that alternate": (alternating, [(256, 256), (256, 256)]),
     "more than SBUF holds": (spilling, [(4096, 4096), (4096, 4096)]),
 }
 

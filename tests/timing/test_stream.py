@@ -79,7 +79,7 @@ def test_a_condition_from_the_input_is_loaded_before_the_branch():
     program = trace(lambda flag, x: jax.lax.cond(flag, jnp.sin, jnp.cos, x), shape(dtype=jnp.bool_), shape(64, 64))
     (load,) = traffic(program, "load")
     assert load["bytes"] == 64 * 64 * 4 + 1
-    assert len([row for row in program.to_table() if row["engine"] == "scalar"]) == 1
+    assert len([row for row in program.to_table() if row["kind"] == "activation"]) == 1
 
 
 def test_a_loop_in_a_branch_counts_all_its_iterations():

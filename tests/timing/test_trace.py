@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from traced_programs import compute, mlp_loss, mlp_shapes, mlp_step, rnn, rnn_shapes, shape, traffic
+from traced_programs import compute, mlp_loss, mlp_shapes, mlp_step, rnn, rnn_shapes, shape, table_loads, traffic
 
 from trn_jax._compat import trace_graph
 from trn_jax.chips import load_chip
@@ -81,7 +81,7 @@ def test_every_live_operation_that_is_no_view_has_its_instructions():
     program = trace(mlp_step, *args, passes=())
     rows = [row for row in program.to_table() if row["hbm"] == 0 or not row["label"].startswith("dma_copy")]
     transposes = sum(row["kind"] == "nc_transpose" for row in rows)  # on the array and out of PSUM
-    assert len(rows) == expected + 2 * transposes
+    assert len(rows) == expected + 2 * transposes + len(table_loads(program))
     assert all(op.name in VIEWS or lower(op, Numerics()) or op.name == "transpose" for op in ops)
 
 
@@ -193,9 +193,9 @@ def test_a_fresh_process_and_other_devices_give_the_same_program():
 
 def test_short_repr_and_a_table_of_what_runs_where():
     program = trace(rnn, *rnn_shapes(20))
-    assert repr(program) == "Program(8 instructions: dma 5, tensor 1, vector 1, scalar 1; 1 loops)"
+    assert repr(program) == "Program(9 instructions: dma 5, scalar 2, tensor 1, vector 1; 1 loops)"
     table = program.to_table()
-    assert len(table) == len(program) == 9
+    assert len(table) == len(program) == 10
     product = next(row for row in table if row["kind"] == "nc_matmul")
     assert (product["repeats"], product["m"], product["k"], product["n"]) == (20, 8, 64, 64)
     assert "traced_programs.py" in product["source"]

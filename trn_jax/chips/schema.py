@@ -48,6 +48,7 @@ class Tensor:
     passes_16bit: Leaf
     passes_fp8: Leaf
     load_speedup: Leaf  # columns loaded into the array per cycle by LoadStationary
+    transpose_speedup_fp32: Leaf  # of a transpose of 32-bit data over a product of the same size
     fill_cycles: Leaf  # from the last moving column in to its result in PSUM, visible to another engine
     warmup_share: Leaf  # share of the clock right after idle (throttle switch); 1 where nothing is published
     warmup_s: Leaf  # time of activity until the full clock
@@ -64,7 +65,10 @@ class Vector:
     min_cycles: Leaf  # shortest initiation interval
     latency_cycles: Leaf  # from the end of the occupancy to the result visible to another engine, its semaphore included
     copy_speedup_16bit: Leaf  # tensor_copy and tensor_scalar, both sides 16 bit in SBUF
-    tensor_tensor_speedup_16bit: Leaf  # tensor_tensor, all operands 16 bit in SBUF
+    tensor_tensor_speedup_16bit: Leaf  # tensor_tensor that adds, subtracts or multiplies, all operands 16 bit in SBUF
+    tensor_tensor_speedup_other: Leaf  # any other tensor_tensor, all operands 16 bit in SBUF
+    sbuf_port_shared: Leaf  # with GpSimd: 1 where the two take turns at SBUF, 0 where each has its own port
+    psum_port_shared: Leaf  # with the Scalar Engine: 1 where the two take turns at PSUM, 0 where each has its own port
 
 
 @_record
@@ -77,6 +81,7 @@ class Scalar:
     min_cycles: Leaf
     latency_cycles: Leaf
     table_load_s: Leaf  # switching the activation table
+    copy_speedup_16bit: Leaf  # tensor_copy, both sides 16 bit in SBUF
 
 
 @_record

@@ -15,7 +15,8 @@ from trn_jax.chips.schema import Chip
 from trn_jax.engines.kind import Cost, Kind, Static, compute_move
 from trn_jax.timing.smoothing import is_hard, smooth_max, smooth_min, smooth_relu, width
 
-TRANSPOSE_SHARE = 0.9  # of the copy rate. Basis: documented for Trainium2 (up to 90 %), assumed elsewhere
+TRANSPOSE_SHARE = 0.9  # of the copy rate, from HBM to SBUF. Basis: documented for Trainium2 (up to 90 %), assumed elsewhere
+TRANSPOSE_SHARE_ON_CHIP = 0.5  # from SBUF to SBUF. Basis: documented for Trainium2 (up to 50 %), assumed elsewhere
 PACKET_BYTES = 64 * 1024  # of each engine in one transfer. Basis: assumed (the packet size of collectives; 32 KiB is enough for the rate)
 TILE_BYTES = 128 * 2048  # after which a consumer may start: 2 KiB, the least that is efficient, in each partition. Basis: assumed
 
@@ -83,7 +84,7 @@ def _width(a: Any, b: Any, smoothing: Any) -> Any:
     return smoothing * jnp.where(total > 0, a * b / jnp.where(total > 0, total, 1.0), 0.0)
 
 
-def _cost(work: Any, chip: Chip, smoothing: Any, share: float) -> Cost:
+def _cost(work: Any, chip: Chip, smoothing: Any, share: Any) -> Cost:
     moved = moved_bytes(work.bytes, getattr(work, "reuse_bytes", np.inf), chip, smoothing, getattr(work, "reuse_slope", 1.0))
     occupancy_s = transfer_s(work.bytes / share, work.row_bytes, chip, smoothing, moved / share)
     part = moved / jnp.maximum(work.bytes, 1.0)  # data that is still in SBUF is there at once
@@ -96,8 +97,9 @@ def cost_copy(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
 
 
 def cost_transpose(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
-    """A transpose on the way from HBM to SBUF."""
-    return _cost(work, chip, smoothing, TRANSPOSE_SHARE)
+    """A transpose on the way from HBM to SBUF, or from SBUF to SBUF, which is slower."""
+    crosses_hbm = getattr(work, "hbm", 1.0)
+    return _cost(work, chip, smoothing, TRANSPOSE_SHARE_ON_CHIP + (TRANSPOSE_SHARE - TRANSPOSE_SHARE_ON_CHIP) * crosses_hbm)
 
 
 KINDS = {
@@ -105,6 +107,8 @@ KINDS = {
         cost=cost_copy, compute=compute_move, basis="documented: DMA bandwidth guide (rate, latency); calibrated: row-size efficiency"
     ),
     "dma_transpose": Kind(
-        cost=cost_transpose, compute=compute_move, basis="documented: Trainium2 guide, DMA transpose at up to 90 % of the rate"
+        cost=cost_transpose,
+        compute=compute_move,
+        basis="documented: Trainium2 guide, DMA transpose: up to 90 % of the rate from HBM, 50 % inside SBUF",
     ),
 }

@@ -36,6 +36,7 @@ from trn_jax.timing.smoothing import smooth_ceil, smooth_max, smooth_min, width
 
 STREAM_ROWS = 128  # output rows after which a consumer may start; not the array's, or a wider array could delay consumers
 MX_PACKED = 4  # elements of K in each PE of an MX product. Documented: NKI guide, Trainium3 (K = 512 in the time of 128 in bf16)
+GIVEN_SIDES = "nc_matmul"  # function of a product whose stationary operand a kernel chose
 DOUBLE_ROW_FORMATS = frozenset({"fp8_e5m2", "fp8_e4m3", "fp8_e4m3fn"})  # fp8_e3m4 runs at the 16-bit rate
 
 
@@ -187,7 +188,7 @@ def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
     An instruction multiplies up to `rows` of K by up to `cols` stationary and `max_moving_columns` moving columns; it takes one cycle a
     moving column, at least min(64, stationary columns), times the passes of the widest operand format (fp32 4, 16 bits 1, fp8 half
     of one by contracting two rows per PE where the chip can). Stationary columns load in the background. Whichever operand is
-    better held in the array is. Partly filled tiles cost what they stream.
+    better held in the array is; of a kernel's own nc_matmul the one it holds. Partly filled tiles cost what they stream.
 
     Units: seconds. Gradient: in every leaf of `chip.tensor`, exact at smoothing 0 and of the relaxed formula above. Occupancy and the
     first tile never grow with rows, cols (times an integer), clock, rate, widest moving operand or load speed.
@@ -197,6 +198,8 @@ def cost_matmul(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cost:
     """
     t = chip.tensor
     passes = operand_passes(t, static)
+    if static.function == GIVEN_SIDES:
+        return _cost(work.batch * _cycles(work.m, work.k, work.n, t, passes, smoothing), work, t)
     both_ways = jax.vmap(lambda stationary, moving: _cycles(stationary, work.k, moving, t, passes, smoothing))  # half the program
     m, n = jnp.broadcast_arrays(work.m, work.n)
     held_m, held_n = both_ways(jnp.stack([m, n]), jnp.stack([n, m]))
@@ -208,12 +211,13 @@ def cost_transpose(work: Any, chip: Chip, smoothing: Any, static: Static) -> Cos
 
     Units: seconds. Gradient: as `cost_matmul`.
     Basis: documented (NKI instruction reference, SDK 2.26: max(P, min(64, F)) cycles for P partitions of F elements); assumed (the passes
-        of a matmul of the same format; the transpose mode of Trainium2, documented twice as fast in fp32, is left out).
+        of a matmul of the same format). Documented for Trainium2: its transpose mode is twice as fast in fp32.
     """
     t = chip.tensor
     # An identity has as many columns as rows, so its tiles are as wide as the array is deep.
     cycles = sum(count * _stream(work.n, columns, t, smoothing) for count, columns in _pieces(work.m, t.rows, smoothing))
-    return _cost(work.batch * operand_passes(t, static) * cycles, work, t)
+    speedup = t.transpose_speedup_fp32 if operand_width(static) == "fp32" else 1.0
+    return _cost(work.batch * operand_passes(t, static) / speedup * cycles, work, t)
 
 
 def _cost(cycles: Any, work: Any, t: Tensor) -> Cost:
@@ -271,6 +275,7 @@ KINDS = {
         cost=cost_matmul,
         compute=compute_matmul,
         basis="documented: NKI instruction reference, SDK 2.26, nc_matmul; NKI architecture guide, background LoadStationary",
+        functions=frozenset({GIVEN_SIDES}),
     ),
     "nc_transpose": Kind(
         cost=cost_transpose, compute=None, basis="documented: NKI instruction reference, SDK 2.26, nc_transpose on the Tensor Engine"

@@ -20,6 +20,7 @@ from trn_jax.graph.instruction import Instruction
 from trn_jax.graph.numerics import check_chip
 from trn_jax.numerics import format_of
 
+FAST_ARITHMETIC = frozenset({"add", "subtract", "multiply"})  # 16-bit tensor_tensor that NeuronCore-v2 does at one column per cycle
 HALVED_REDUCTIONS = frozenset({"add", "maximum"})  # 16-bit reductions that read two elements per lane and cycle
 RNG_CYCLES = 8.0  # integer operations of one XORWOW step, per word drawn. Basis: assumed
 
@@ -46,12 +47,21 @@ def _kind(
 
 def _two_tensors(work: Any, vector: Vector, static: Static) -> Any:
     operands = jnp.maximum(work.operands, 1.0)
-    return operands / vector.tensor_tensor_speedup_16bit if static.narrow else operands
+    fast = vector.tensor_tensor_speedup_16bit if static.function in FAST_ARITHMETIC else vector.tensor_tensor_speedup_other
+    return operands / fast if static.narrow else operands
 
 
 def _one_tensor(work: Any, vector: Vector, static: Static) -> Any:
-    """One column per cycle; faster for 16-bit data between SBUF and SBUF, never out of PSUM, which holds fp32."""
-    return 1 / vector.copy_speedup_16bit if static.narrow and static.function != "evacuate" else 1.0
+    """One column per cycle; faster for 16-bit data between SBUF and SBUF, half as fast as that with one side in PSUM."""
+    if not static.narrow:
+        return 1.0
+    speedup = vector.copy_speedup_16bit
+    return 1 / jnp.maximum(speedup / 2, 1.0) if static.function == "evacuate" else 1 / speedup
+
+
+def _predicated(work: Any, vector: Vector, static: Static) -> Any:
+    """Two streams from SBUF; one where data and predicate come from both memories."""
+    return 1.0 if static.function == "evacuate" else 2.0
 
 
 def _reduction(work: Any, vector: Vector, static: Static) -> Any:
@@ -59,13 +69,17 @@ def _reduction(work: Any, vector: Vector, static: Static) -> Any:
 
 
 def _memset(work: Any, vector: Vector, static: Static) -> Any:
-    return 0.5 if static.narrow else 1.0
+    return 0.5 if static.narrow and static.function == "zero" else 1.0
 
 
 _TABLE = "documented: NKI instruction reference, SDK 2.26, "
 
 KINDS = {
-    "tensor_tensor": _kind(_two_tensors, _TABLE + "tensor_tensor: 2 N, N for 16-bit operands"),
+    "tensor_tensor": _kind(
+        _two_tensors,
+        _TABLE + "tensor_tensor: 2 N, N for 16-bit add, subtract, multiply; Trainium2 guide, performance modes",
+        functions=FAST_ARITHMETIC,
+    ),
     "tensor_scalar": _kind(_one_tensor, _TABLE + "tensor_scalar: N; Trainium2 guide, performance modes"),
     "tensor_scalar_reduce": _kind(1.0, _TABLE + "tensor_scalar_reduce: max(64, N) + 64", reads_out=True),
     "tensor_copy": _kind(
@@ -74,11 +88,11 @@ KINDS = {
     ),
     "tensor_reduce": _kind(_reduction, _TABLE + "tensor_reduce: N, N/2 for 16-bit add and max", functions=HALVED_REDUCTIONS),
     "tensor_tensor_scan": _kind(2.0, _TABLE + "tensor_tensor_scan: 2 N"),
-    "select": _kind(2.0, _TABLE + "tensor_copy_predicated: 2 N with both operands in SBUF"),
+    "select": _kind(_predicated, _TABLE + "tensor_copy_predicated: 2 N with both operands in SBUF, N with one in PSUM"),
     "reciprocal": _kind(8.0, _TABLE + "reciprocal: 8 N"),
     "bn_stats": _kind(1.0, _TABLE + "bn_stats: N, at most 512 columns", columns=512),
     "max8": _kind(1.0, _TABLE + "max8, nc_find_index8: N"),
-    "memset": _kind(_memset, _TABLE + "memset: N, N/2 for 16-bit data"),
+    "memset": _kind(_memset, _TABLE + "memset: N, N/2 for zeros in 16-bit floats", functions=["zero"]),
     "quantize_mx": replace(
         _kind(0.25, "derived: NKI guide, Trainium3 architecture: four elements per partition and cycle"), compute=None
     ),  # nc_matmul rounds its operands' values

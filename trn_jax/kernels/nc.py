@@ -107,7 +107,7 @@ class NeuronCore(Memory):
         """
         function, operands = self._activation("activation", op, data, bias, scale)
         dst = self._destination("activation", dst, data.shape, dtype or data.dtype, "sbuf", name=op)
-        self._recorder.issue("scalar", "activation", _evacuates(op, data), function, operands, (dst,), columns(data))
+        self._recorder.issue("scalar", "activation", op, function, operands, (dst,), columns(data))
         return dst
 
     def activation_reduce(
@@ -173,7 +173,7 @@ class NeuronCore(Memory):
             return x
 
         dst = self._destination("tensor_scalar", dst, data.shape, dtype or data.dtype, "sbuf", name=op0)
-        self._recorder.issue("vector", "tensor_scalar", _evacuates(op0, data), function, (data, *tiles), (dst,), columns(data))
+        self._recorder.issue("vector", "tensor_scalar", op0, function, (data, *tiles), (dst,), columns(data))
         return dst
 
     def tensor_reduce(
@@ -207,7 +207,7 @@ class NeuronCore(Memory):
         """Copies between SBUF and PSUM, or out of PSUM, rounding to the new dtype; `engine` is "vector" or "scalar"."""
         self._recorder.check_open("tensor_copy", src)
         dst = self._destination("tensor_copy", dst, src.shape, dtype or src.dtype, "sbuf", name=f"{src.buffer.name}_copy")
-        self._recorder.issue(engine, "tensor_copy", _evacuates("copy", src), lambda x: x, (src,), (dst,), columns(src))
+        self._recorder.issue(engine, "tensor_copy", "copy", lambda x: x, (src,), (dst,), columns(src))
         return dst
 
     def reciprocal(self, data: Tile, *, dtype: Any = None, dst: Tile | None = None) -> Tile:
@@ -258,7 +258,9 @@ class NeuronCore(Memory):
     def memset(self, dst: Tile, value: float) -> Tile:
         """Fills a tile of SBUF or PSUM with a number."""
         self._recorder.check_open("memset", dst)
-        self._recorder.issue("vector", "memset", "memset", lambda: jnp.full(dst.shape, value, jnp.float32), (), (dst,), columns(dst))
+        zero = value == 0 and dst.dtype in (np.dtype(jnp.bfloat16), np.dtype(np.float16))
+        function = "zero" if zero else "memset"
+        self._recorder.issue("vector", "memset", function, lambda: jnp.full(dst.shape, value, jnp.float32), (), (dst,), columns(dst))
         return dst
 
     # ---- GpSimd
@@ -308,8 +310,3 @@ class NeuronCore(Memory):
 def _against(column: Any, x: Any) -> Any:
     """[P, 1] with as many axes as x."""
     return column.reshape(column.shape[0], *[1] * (x.ndim - 1))
-
-
-def _evacuates(function: str, data: Tile) -> str:
-    """The function's name, as engines price it: copies out of PSUM are told apart."""
-    return "evacuate" if data.memory == "psum" and function == "copy" else function

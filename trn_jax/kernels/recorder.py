@@ -155,7 +155,12 @@ class Recorder:
                 f"The kernel issues more than {MOST_OPERATIONS} instructions written out one by one. Use nc.affine_range or "
                 "nc.sequential_range instead of Python's range() for the outer loops: their body is recorded once."
             )
-        fast = engine not in ("dma", "tensor") and all(is_narrow(tile.dtype) and tile.memory == "sbuf" for tile in (*reads, *writes))
+        tiles = (*reads, *writes)
+        from_psum = engine in ("vector", "scalar") and any(tile.memory == "psum" for tile in reads)
+        if from_psum:
+            function = "evacuate" if function == "copy" else f"evacuate+{function}"
+        on_chip = all(tile.memory == "sbuf" for tile in tiles) or (kind == "tensor_copy" and from_psum)
+        fast = engine not in ("dma", "tensor") and on_chip and all(is_narrow(tile.dtype) for tile in tiles)
         formats = ("",) if engine == "dma" else tuple(_written(tile) for tile in writes)
         instruction = Instruction(
             engine=engine,

@@ -1,13 +1,15 @@
-"""Finished rows to a Program: what is static goes into its structure, numbers into its table."""
+"""Finished rows to a Program: table loads are added, what is static goes into its structure, numbers into its table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from trn_jax.graph.instruction import WORK_FIELDS, Work
 from trn_jax.timing.program import Issued, Loop, Origin, Program, Row, Structure
+from trn_jax.timing.table_loads import Lines, with_table_loads
 
 _EXTRA = ("reuse_bytes", "reuse_slope", "hbm", "trips")  # columns of a row beside those of its instruction's work
 
@@ -31,6 +33,9 @@ def assemble(
         origin: What the program was made from.
         issued: Of a kernel: how its rows run.
     """
+    lines = with_table_loads(Lines(rows, extra, loops, row_groups, () if issued is None else issued.lanes))
+    rows, extra, loops, row_groups = lines.rows, lines.extra, lines.loops, lines.groups
+    issued = issued if issued is None else replace(issued, lanes=tuple(lines.lanes))
     instructions = [row.instruction for row in rows]
     structure = Structure(
         engines=tuple("loop" if i is None else i.engine for i in instructions),

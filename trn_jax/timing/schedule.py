@@ -24,6 +24,7 @@ from trn_jax.timing.exact import in_float64
 from trn_jax.timing.intervals import add_intervals, serial_rows
 from trn_jax.timing.overlap import IN_TURN, SERIAL, default_overlap, mixture
 from trn_jax.timing.plan import main_plan
+from trn_jax.timing.ports import no_sooner, port_shares
 from trn_jax.timing.program import Program, Structure
 from trn_jax.timing.recurrence import run
 from trn_jax.timing.shared_rate import moving_s, shared_s
@@ -102,8 +103,8 @@ def evaluate(function: Any, program: Program, chip: Chip, smoothing: Any, overla
 @partial(jax.jit, static_argnames=("hard", "dtype"))
 def total(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Any:
     """Seconds until the last row has ended."""
-    table, moving, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
-    return _total(program.structure, table, moving, trips, repeats, smoothing, weights, hard).reshape(shape)
+    table, moving, trips, repeats, shares, shape = _table(program, chip, smoothing, hard, dtype)
+    return _total(program.structure, table, moving, trips, repeats, shares, smoothing, weights, hard).reshape(shape)
 
 
 @partial(jax.jit, static_argnames=("hard", "dtype"))
@@ -113,15 +114,23 @@ def critical(program: Program, chip: Chip, smoothing: Any, weights: dict[str, An
     The total is made of maxima and sums of the table's seconds, so it is the sum of (its derivative in each of them) x (that many
     seconds): what is not on a critical path has derivative 0. At a tie the sides share.
     """
-    table, moving, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
-    of = lambda table, moving: _total(program.structure, table, moving, trips, repeats, smoothing, weights, hard).sum()
+    table, moving, trips, repeats, shares, shape = _table(program, chip, smoothing, hard, dtype)
+    of = lambda table, moving: _total(program.structure, table, moving, trips, repeats, shares, smoothing, weights, hard).sum()
     slopes, moving_slope = jax.grad(of, argnums=(0, 1))(table, moving)
     seconds = _by_row(program.structure, sum(slope * part for slope, part in zip(slopes[:3], table[:3], strict=True)))
     return (seconds + (0.0 if moving is None else moving_slope * moving)).reshape(len(program), *shape)
 
 
 def _total(
-    structure: Structure, table: Table, moving: Any, trips: Any, repeats: Any, smoothing: Any, weights: dict[str, Any], hard: bool
+    structure: Structure,
+    table: Table,
+    moving: Any,
+    trips: Any,
+    repeats: Any,
+    shares: dict[str, Any],
+    smoothing: Any,
+    weights: dict[str, Any],
+    hard: bool,
 ) -> Any:
     """Seconds until the last row has ended, [lots]: the weighted mean of the schedules."""
     result, lasts = jnp.zeros(table.gap.shape[-1], table.gap.dtype), {}
@@ -132,7 +141,8 @@ def _total(
             lanes = IN_TURN.get(mode, mode)
             if lanes not in lasts:
                 filled, _ = add_intervals(structure, lanes, table, moving, trips, hard, smoothing)
-                lasts[lanes] = _last(structure, lanes, filled, moving, trips, hard, smoothing)
+                last = _last(structure, lanes, filled, moving, trips, hard, smoothing)
+                lasts[lanes] = no_sooner(structure, last, shares, table, repeats, hard, smoothing)
             last = lasts[lanes] if mode == lanes else _in_turn(structure, mode, lasts[lanes], table, repeats, hard, smoothing)
             result = result + weight * last
     return result
@@ -141,7 +151,7 @@ def _total(
 @partial(jax.jit, static_argnames=("hard", "dtype"))
 def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, Any], *, hard: bool, dtype: str) -> Schedule:
     structure = program.structure
-    table, moving, trips, repeats, shape = _table(program, chip, smoothing, hard, dtype)
+    table, moving, trips, repeats, shares, shape = _table(program, chip, smoothing, hard, dtype)
     latency_s, occupancy_s = (_by_row(structure, seconds) for seconds in (table.occupancy + table.gap, table.occupancy))
     serial, iterations = serial_rows(structure, latency_s, trips)
     end_s, total_s, intervals = jnp.zeros_like(serial), jnp.zeros_like(serial[:1].sum(0)), [jnp.zeros_like(s) for s in iterations]
@@ -152,8 +162,10 @@ def _schedule(program: Program, chip: Chip, smoothing: Any, weights: dict[str, A
             lanes = IN_TURN.get(mode, mode)
             filled, cycles = add_intervals(structure, lanes, table, moving, trips, hard, smoothing)
             ends, last = _ends(structure, lanes, filled, hard, smoothing), _last(structure, lanes, filled, moving, trips, hard, smoothing)
-            if mode in IN_TURN:  # the same order, stretched until all the work of compute engines fits in
-                stretched = _in_turn(structure, mode, last, table, repeats, hard, smoothing)
+            stretched = no_sooner(structure, last, shares, table, repeats, hard, smoothing)
+            if mode in IN_TURN:
+                stretched = _in_turn(structure, mode, stretched, table, repeats, hard, smoothing)
+            if mode in IN_TURN or shares:  # the same order, stretched until the work fits in that engines do one after the other
                 factor = stretched / jnp.where(last > 0, last, 1.0)
                 ends, last, cycles = ends * factor[None], stretched, [cycle * factor for cycle in cycles]
         end_s, total_s = end_s + weight * ends, total_s + weight * last
@@ -197,14 +209,16 @@ def lots_of(program: Program, chip: Chip, dtype: str) -> tuple[Chip, dict[str, A
     return jax.tree.map(lots, chip), columns, repeats, shape
 
 
-def _table(program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str) -> tuple[Table, Any, Any, Any, tuple[int, ...]]:
-    """Costs of all rows, seconds that DMA queues share, trips, repeats, and the shape of the batch."""
+def _table(
+    program: Program, chip: Chip, smoothing: Any, hard: bool, dtype: str
+) -> tuple[Table, Any, Any, Any, dict[str, Any], tuple[int, ...]]:
+    """Costs of all rows, seconds that DMA queues share, trips, repeats, how far ports are shared, and the shape of the batch."""
     lots, columns, repeats, shape = lots_of(program, chip, dtype)
     smoothing = 0.0 if hard else smoothing
     table, moving = price(program.structure, columns, lots, smoothing, dtype), moving_s(program.structure, columns, lots, smoothing)
     if moving is not None:
         moving = jnp.broadcast_to(moving, (moving.shape[0], table.gap.shape[-1]))
-    return table, moving, columns["trips"], repeats, shape
+    return table, moving, columns["trips"], repeats, port_shares(program.structure, lots), shape
 
 
 def _serial(structure: Structure, table: Table, repeats: Any) -> Any:

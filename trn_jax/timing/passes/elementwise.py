@@ -13,9 +13,11 @@ keeping that until the later instruction takes no more of SBUF. Basis: documente
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from trn_jax.timing.stream import Block, Items, Step, Stream
+from trn_jax.timing.stream import Block, Items, Step, Stream, walk
+from trn_jax.timing.table_loads import table_set
 
 AFFINE = frozenset({"add", "subtract", "multiply", "negative"})
 SINGLE = frozenset(
@@ -60,11 +62,18 @@ def _items(items: Items) -> Items:
                 if first is None or not isinstance(producer, Step) or producer.chain != item.chain:
                     continue
                 merged = _merged(producer, item, datum)
-                if merged is not None:
+                if merged is not None and not _passes_another_table(producer, result[first + 1 :]):
                     item, result[first] = merged, None
             maker.update((datum, position) for datum in item.writes)
         result.append(item)
     return tuple(item for item in result if item is not None)
+
+
+def _passes_another_table(step: Step, between: Sequence[Step | Block | None]) -> bool:
+    """Whether a function would move past one that needs another table."""
+    table = table_set(step.instruction)
+    inner = walk([item for item in between if item is not None]) if table else ()
+    return any(isinstance(item, Step) and table_set(item.instruction) not in ("", table) for item in inner)
 
 
 def _merged(first: Step, second: Step, between: int) -> Step | None:
