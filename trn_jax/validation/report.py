@@ -39,7 +39,7 @@ REASONS = (
         r"vecadd",
         "100 tiles of 1 KiB took 0.4 us each where 200 tiles of 512 B of the same source took 1 us: no one issue time explains both.",
     ),
-    (r"bmm_softmax", "The profile counts 1.5 GB of spills, which the function does not need."),
+    (r"bmm_softmax", "Spills 1.5 GB, timed at the rate of long DMA rows: the counters do not say how short the rows of the spills are."),
     (r"matmul_add_rmsnorm", "Its transposes are made eight times over; with them counted it is within a few per cent."),
     (r"k5120", "Reads its operand again for each 512 columns (9 GB); with the bytes counted it is within a few per cent."),
     (r"nccom-doc-allr-2-33554432", "One sample of uint8 whose float32 neighbours, half and twice its size, are within 11 %."),
