@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,10 @@ def _items(stream: Stream, items: Items, handed_on: Iterable[int]) -> Items:
         if _most_bytes(written) <= CHIP_BYTES:
             continue
         moved = [steps[i] for i in order]
-        before, after = _evicted_bytes(written), _evicted_bytes(_waits(stream, moved, used, begin, end))
+        sooner = _waits(stream, moved, used, begin, end)
+        if _byte_slots(sooner) >= _byte_slots(written):
+            continue
+        before, after = _evicted_bytes(written), _evicted_bytes(sooner)
         if np.all(after <= before) and np.any((after < before)[SIZES_BYTES == CHIP_BYTES]):
             result[begin:end] = moved
     return tuple(result)
@@ -123,9 +127,13 @@ class _Uses:
         for position, item in enumerate(items):
             inside = walk(item.items) if isinstance(item, Block) else ()
             for datum in (*reads_of(item), *(d for inner in inside for d in reads_of(inner))):
-                for read in (datum, stream.origin(datum)) if datum in stream.regions else (datum,):
-                    first.setdefault(read, position)
-                    last[read] = position
+                if datum not in first:
+                    first[datum] = position
+                last[datum] = position
+        for region in stream.regions.keys() & last.keys():
+            origin = stream.origin(region)
+            first[origin] = min(first[region], first.get(origin, len(items)))
+            last[origin] = max(last[region], last.get(origin, -1))
         for datum in handed_on:
             last[datum] = last[stream.origin(datum)] = len(items)
         return cls(first, last)
@@ -168,11 +176,16 @@ def _waits(stream: Stream, steps: Sequence[Step], used: _Uses, begin: int, end: 
 
 def _most_bytes(waits: Sequence[_Wait]) -> float:
     """Most bytes that wait at one time."""
-    change = np.zeros(1 + max((wait.stop for wait in waits), default=0))
+    change = [0.0] * (1 + max((wait.stop for wait in waits), default=0))
     for wait in waits:
         change[wait.start] += wait.size_bytes
         change[wait.stop] -= wait.size_bytes
-    return float(change.cumsum().max())
+    return max(accumulate(change))
+
+
+def _byte_slots(waits: Sequence[_Wait]) -> float:
+    """Bytes times how long they wait."""
+    return sum(wait.size_bytes * (wait.stop - wait.start) for wait in waits)
 
 
 def _evicted_bytes(waits: Sequence[_Wait]) -> np.ndarray:
