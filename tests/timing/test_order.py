@@ -7,11 +7,16 @@ import optax
 import pytest
 from traced_programs import compute, hbm_bytes, mlp_loss, mlp_shapes, shape
 
+from trn_jax._compat import trace_graph
 from trn_jax.chips import load_chip
+from trn_jax.graph.numerics import Numerics
 from trn_jax.report.estimate import estimate
 from trn_jax.timing.elasticity import elasticity
+from trn_jax.timing.flatten import flatten
 from trn_jax.timing.latency import latency
+from trn_jax.timing.live import live
 from trn_jax.timing.passes import DEFAULT
+from trn_jax.timing.passes.order import order_depth_first
 from trn_jax.timing.trace import trace
 from trn_jax.units import MIB
 
@@ -37,6 +42,18 @@ def test_each_chain_runs_to_its_end():
     assert hbm_bytes(program) == 2 * size_bytes  # loaded once, stored once
     # 16 MiB too many for 24 MiB of SBUF are stored and loaded again after each of two stages
     assert hbm_bytes(program.with_passes(WRITTEN)) == 2 * size_bytes + 2 * 2 * (size_bytes - 24 * MIB)
+
+
+def test_every_reader_still_comes_after_its_maker():
+    step, args = train_step(optax.adamw(1e-3))
+    stream = live(flatten(trace_graph(step, *args).graph, Numerics(), None))
+    ordered = order_depth_first(stream)
+    assert ordered.items != stream.items
+    assert sorted(map(id, ordered.items)) == sorted(map(id, stream.items))
+    made = {datum for datum, (_, _, place) in enumerate(stream.data) if place == "hbm"}
+    for item in ordered.items:
+        assert made.issuperset(map(stream.origin, item.reads))
+        made.update(item.writes)
 
 
 def test_what_fits_keeps_its_order():
