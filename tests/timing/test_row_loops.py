@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trn_jax import load_chip
+from trn_jax import estimate, load_chip
 from trn_jax.timing.latency import latency
+from trn_jax.timing.passes import DEFAULT
 from trn_jax.timing.schedule import schedule
 from trn_jax.timing.trace import trace
 
@@ -36,6 +37,15 @@ def test_attention_is_streamed_and_its_scores_never_reach_hbm():
     rows = [row for row in program.to_table() if row["kind"] != "act_table_load"]
     compute = [row["row"] for row in rows if row["engine"] in ("tensor", "vector", "scalar")]
     assert len({program.structure.groups[row] for row in compute}) == 1
+
+
+def test_without_its_pass_attention_keeps_probabilities_in_hbm_and_the_report_says_what_streaming_bought():
+    program = trace(attention, *HEADS)
+    apart = program.with_passes([name for name in DEFAULT if name != "attention"])
+    assert estimate(apart, CHIP).hbm_bytes > estimate(program, CHIP).hbm_bytes + 4 * 2048 * 2048 * 4
+    bought_s = float(latency(apart, CHIP)) - float(latency(program, CHIP))
+    assert bought_s > 0
+    np.testing.assert_allclose(estimate(program, CHIP).passes["attention"], bought_s, rtol=1e-3)
 
 
 def test_values_too_large_for_sbuf_are_not_streamed_past():

@@ -134,9 +134,9 @@ class _Flattener:
                 return [source]
         largest = max((*op.inputs, *op.outputs), key=lambda value: value.size)
         rows = largest.size / max(1, largest.shape[-1] if largest.shape else 1)
-        streamed, columns = -1, (False, False)
+        streamable, columns = -1, (False, False)
         if instructions[-1].function == "evacuate":
-            refs, streamed, columns = self.transposed(op, instructions[-2], refs, rows)
+            refs, streamable, columns = self.transposed(op, instructions[-2], refs, rows)
         reads = self.all_pieces(refs)
         tensors = sum(not ref.constant_rows for ref, value in zip(refs, op.inputs, strict=True) if value.size > 1)
         if op.name.startswith(("scatter", "dynamic_update_slice")) and self.pieces(refs[0]) == (refs[0].datum,):
@@ -168,7 +168,7 @@ class _Flattener:
                     tensors=tensors,
                     equal_rows=equal_rows,
                     rows=rows,
-                    streamed=streamed if instruction.kind == "nc_matmul" else -1,
+                    streamable=streamable if instruction.kind == "nc_matmul" else -1,
                     columns=columns if instruction.kind == "nc_matmul" else (False, False),
                     locality=locality(op, instruction),
                     pinned=not op.outputs or "callback" in op.name,

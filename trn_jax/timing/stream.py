@@ -49,7 +49,8 @@ class Step:
         tensors: How many operands vary along the innermost axis; the others are constants or one number per row.
         equal_rows: Whether an operand is the same in all rows, such as a bias or the gain of a norm.
         rows: Rows of the largest array it reads or makes: everything but the innermost axis.
-        streamed: Of a product: the operand whose rows it can work through tile by tile, the other one staying in SBUF; else -1.
+        streamable: Of a product: the operand whose rows it could work through tile by tile, the other one staying in SBUF; else -1.
+        streamed: The same where it does so, in the loop that makes those rows.
         columns: Of a product: whether it sums over the innermost axis of its first and of its second operand.
         locality: How it can share a loop over tiles of rows with its neighbours (see `groups`): "head" starts one, "rows" works
             row by row, "sink" reads row by row but its result is complete only after the last row, "" needs whole arrays.
@@ -68,6 +69,7 @@ class Step:
     tensors: int = 1
     equal_rows: bool = False
     rows: float
+    streamable: int = -1
     streamed: int = -1
     columns: tuple[bool, bool] = (False, False)
     locality: str = ""

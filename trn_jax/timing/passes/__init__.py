@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from trn_jax.errors import ProgramError, did_you_mean
+from trn_jax.timing.passes.attention import stream_products
 from trn_jax.timing.passes.balance import balance_engines
 from trn_jax.timing.passes.elementwise import fuse_elementwise
 from trn_jax.timing.passes.epilogue import fuse_epilogues
@@ -22,6 +23,7 @@ PASSES: dict[str, Callable[[Stream], Stream]] = {
     "elementwise": fuse_elementwise,
     "epilogue": fuse_epilogues,
     "reductions": fuse_reductions,
+    "attention": stream_products,
     "order": order_depth_first,
     "balance": balance_engines,
 }
