@@ -202,3 +202,10 @@ def test_a_traced_number_is_an_array_not_a_setting():
         return nc.tensor_scalar(nc.load(x), "multiply", factor)
 
     refused(scaled, (2, 2), (), match=r"one number per partition, \[2, 1\], but got arrays\[1\] \(float32\[\] in HBM\)")
+
+
+def test_structured_sparsity_is_refused_with_the_reason():
+    product = lambda nc, x: nc.nc_matmul(nc.load(x), nc.load(x), sparsity="4:16")
+    refused(
+        product, (128, 128), error=trn.UnsupportedError, match=r"sparsity='4:16'.*no time of the instruction.*zeros are then multiplied"
+    )

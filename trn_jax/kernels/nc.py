@@ -12,7 +12,7 @@ from jax import lax
 
 from trn_jax.engines.accumulate import dot
 from trn_jax.engines.layout import DotLayout
-from trn_jax.errors import FormatError, ShapeError
+from trn_jax.errors import FormatError, ShapeError, UnsupportedError
 from trn_jax.graph.instruction import Work
 from trn_jax.kernels.affine import Affine, as_affine
 from trn_jax.kernels.arithmetic import ACTIVATIONS, ALU, REDUCTIONS, named
@@ -38,21 +38,29 @@ class NeuronCore(Memory):
 
     # ---- Tensor Engine
 
-    def nc_matmul(self, stationary: Tile, moving: Tile, dst: Tile | None = None) -> Tile:
+    def nc_matmul(self, stationary: Tile, moving: Tile, dst: Tile | None = None, *, sparsity: str | None = None) -> Tile:
         """Adds `stationary.T @ moving` to a tile in PSUM; the partitions of both are contracted.
 
         Args:
             stationary: [K, M] in SBUF, K and M at most 128 (free axes count together).
             moving: [K, N] in SBUF, N at most 512.
             dst: [M, N] in PSUM, fp32, within one bank; None starts a new sum.
+            sparsity: None. The structured sparsity of Trainium2 and 3 ("4:16" to "1:2") is refused.
 
         Returns:
             The tile in PSUM.
 
         Raises:
+            UnsupportedError: Any `sparsity`.
             ShapeError: Sizes or memories that the array does not take.
             FormatError: Operands that are not floating point, or fp32 together with a narrower one.
         """
+        if sparsity is not None:
+            raise UnsupportedError(
+                f"nc_matmul(sparsity={sparsity!r}): the structured sparsity of Trainium2 and Trainium3 is not modelled. AWS publishes "
+                "its peak rate, but no time of the instruction and no way to issue it from NKI. Leave sparsity out: zeros are then "
+                "multiplied as numbers."
+            )
         for tile in (stationary, moving):
             self._recorder.check_open("nc_matmul", tile)
         check_matmul(stationary, moving)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trn_jax.engines import KINDS, Kind, Static
+from trn_jax.engines import KINDS, Cost, Kind, Static
 from trn_jax.errors import ProgramError, did_you_mean
 from trn_jax.timing.program import Structure
 
@@ -84,26 +84,28 @@ def price(structure: Structure, columns: Mapping[str, Any], chip: Any, smoothing
         A `Table`; closing rows of loops still take no time.
 
     """
-    lots = max((leaf.shape[-1] for leaf in [*jax.tree.leaves(chip), *columns.values()] if jnp.ndim(leaf)), default=1)
-    parts, whole = [], []
+    chips = max((leaf.shape[-1] for leaf in [*jax.tree.leaves(chip), *columns.values()] if jnp.ndim(leaf)), default=1)
+    lots = Cost(occupancy_s=chips, latency_s=chips, tiles=jnp.shape(columns["trips"])[-1])
+    order = np.argsort(positions(structure)[:-1])
+    in_order = {name: column[order] for name, column in columns.items()}  # groups are slices of these, which compile faster than rows
+    costs, begin = [], 0
     for (engine, kind, static), rows in groups(structure):
-        work = _Work(columns, np.array(rows))
+        work = _Work(in_order, slice(begin, begin + len(rows)))
+        begin += len(rows)
         cost = KINDS[engine][kind].cost(work, chip, smoothing, static)
         if structure.groups:  # a row of a group works tile by tile, as its group does
             cost = cost._replace(tiles=jnp.maximum(cost.tiles, work.group_tiles))
-        first = cost.occupancy_s / cost.tiles
-        seconds = (cost.occupancy_s, cost.latency_s - cost.occupancy_s, first)
-        parts.append([jnp.broadcast_to(jnp.asarray(x, dtype), (len(rows), lots)) for x in seconds])
-        whole.append(jnp.asarray(jnp.broadcast_to(cost.tiles, (len(rows), jnp.shape(columns["trips"])[-1])) <= 1, dtype))
-    others = len(structure.engines) + 1 - sum(len(part) for part in whole)
-    occupancy, gap, first = (jnp.concatenate([*(part[i] for part in parts), jnp.zeros((others, lots), dtype)]) for i in range(3))
-    return Table(occupancy, gap, first, jnp.concatenate([*whole, jnp.ones((others, jnp.shape(columns["trips"])[-1]), dtype)]))
+        costs.append([jnp.broadcast_to(jnp.asarray(x, dtype), (len(rows), size)) for x, size in zip(cost, lots, strict=True)])
+    others = len(structure.engines) + 1 - begin
+    costs.append([jnp.full((others, size), x, dtype) for x, size in zip((0.0, 0.0, 1.0), lots, strict=True)])
+    occupancy_s, latency_s, tiles = (jnp.concatenate(parts) for parts in zip(*costs, strict=True))
+    return Table(occupancy_s, latency_s - occupancy_s, occupancy_s / tiles, (tiles <= 1).astype(dtype))
 
 
 class _Work:
     """Sizes of some rows, as a cost reads them: `work.m` is [rows, 1] or [rows, lots]."""
 
-    def __init__(self, columns: Mapping[str, Any], rows: np.ndarray):
+    def __init__(self, columns: Mapping[str, Any], rows: slice):
         self._columns, self._rows = columns, rows
 
     def __getattr__(self, name: str) -> Any:
