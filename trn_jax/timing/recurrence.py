@@ -30,6 +30,7 @@ from trn_jax.timing.plan import Plan
 from trn_jax.timing.smoothing import smooth_max
 from trn_jax.timing.steps import WAITS
 
+Slots = tuple[Any, Any]  # ends and first pieces, each [slots, tokens, lots]; one array of both would be written by slower code
 NEVER = -1e12  # earlier than anything: what has not happened in the iteration that a token marks; any such number gives the same
 
 
@@ -48,26 +49,32 @@ def run(plan: Plan, hard: bool, table: Table, smoothing: Any) -> Any:
 
     Gradient: exact (reverse mode, any order). Soft maxima of one row have a total width of smoothing times its occupancy.
     """
-    return _forward(plan, hard, table, smoothing)[plan.outputs]
+    return _outputs(plan, _forward(plan, hard, table, smoothing))
 
 
-def _forward(plan: Plan, hard: bool, table: Table, smoothing: Any) -> Any:
+def _outputs(plan: Plan, slots: Slots) -> Any:
+    return jnp.stack([numbers[plan.outputs] for numbers in slots], axis=1)
+
+
+def _forward(plan: Plan, hard: bool, table: Table, smoothing: Any) -> Slots:
     """Slots after the last step."""
 
-    def step(slots: Any, x: Any) -> tuple[Any, None]:
-        result = _local(plan, hard, x, _read(plan, hard, x, slots, table), smoothing)
-        return lax.dynamic_update_index_in_dim(slots, jnp.stack(result), x["writes"], 0), None
+    def step(slots: Slots, x: Any) -> tuple[Slots, None]:
+        end, visible = _local(plan, hard, x, _read(plan, hard, x, slots, table), smoothing)
+        return (_put(slots[0], end, x["writes"]), _put(slots[1], visible, x["writes"])), None
 
     slots, _ = lax.scan(step, _start(plan, table), _steps(plan))
     return slots
 
 
-def _start(plan: Plan, table: Table) -> Any:
+def _start(plan: Plan, table: Table) -> Slots:
     """Slots before the first step: the origin of time at 0; or, seen from each token, that token at 0 and all else never."""
-    start = np.full((plan.slots, 2, plan.tokens, 1), NEVER if plan.marks else 0.0)
-    for mark in plan.marks:
-        start[mark] = 0.0
-    return jnp.broadcast_to(jnp.asarray(start, table.gap.dtype), (*start.shape[:-1], table.gap.shape[-1]))
+    start = np.full((2, plan.slots, plan.tokens, 1), NEVER if plan.marks else 0.0)
+    for slot, number, token in plan.marks:
+        start[number, slot, token] = 0.0
+    shape = (*start.shape[1:-1], table.gap.shape[-1])
+    end, visible = (jnp.broadcast_to(jnp.asarray(numbers, table.gap.dtype), shape) for numbers in start)
+    return end, visible
 
 
 def _steps(plan: Plan) -> dict[str, np.ndarray]:
@@ -76,18 +83,22 @@ def _steps(plan: Plan) -> dict[str, np.ndarray]:
     return {name: getattr(plan, name) for name in names}
 
 
-def _read(plan: Plan, hard: bool, x: Any, slots: Any, table: Table) -> tuple[Any, ...]:
+def _read(plan: Plan, hard: bool, x: Any, slots: Slots, table: Table) -> tuple[Any, ...]:
     """Operands of a step: ends and first pieces it waits for, those of the row before, cost and scale in seconds."""
-    waits = [_at(slots, x["waits"][k]) for k in range(WAITS)]
-    previous = tuple(_at(slots, x["previous"]))
+    ends, visibles = ([_at(numbers, x["waits"][k]) for k in range(WAITS)] for numbers in slots)
+    previous = tuple(_at(numbers, x["previous"]) for numbers in slots)
     occupancy, gap, first = (_at(seconds, x["cost"])[None] for seconds in table[:3])
     whole = jnp.maximum(_at(table.whole, x["scale"]), x["full"].astype(gap.dtype))
     scale = None if hard else _at(table.occupancy, x["scale"])[None]
-    return [end for end, _ in waits], [visible for _, visible in waits], previous, occupancy, gap, first, scale, whole
+    return ends, visibles, previous, occupancy, gap, first, scale, whole
 
 
 def _at(array: Any, index: Any) -> Any:
     return lax.dynamic_index_in_dim(array, index, 0, keepdims=False)
+
+
+def _put(array: Any, value: Any, index: Any) -> Any:
+    return lax.dynamic_update_index_in_dim(array, value, index, 0)
 
 
 def _local(plan: Plan, hard: bool, x: Any, operands: tuple[Any, ...], smoothing: Any) -> tuple[Any, Any]:
@@ -116,7 +127,7 @@ def _local(plan: Plan, hard: bool, x: Any, operands: tuple[Any, ...], smoothing:
 def _run_forward(plan: Plan, hard: bool, table: Table, smoothing: Any) -> tuple[Any, Any]:
     kept = plan.kept or plan
     history = _forward(kept, hard, table, smoothing)
-    return history[kept.outputs], (table, smoothing, history)
+    return _outputs(kept, history), (table, smoothing, history)
 
 
 def _run_backward(plan: Plan, hard: bool, residuals: Any, cotangent: Any) -> tuple[Any, Any]:
@@ -124,34 +135,35 @@ def _run_backward(plan: Plan, hard: bool, residuals: Any, cotangent: Any) -> tup
     return _reverse(plan, hard, table, smoothing, history, cotangent)
 
 
-def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Any, cotangent: Any) -> tuple[Any, Any]:
+def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Slots, cotangent: Any) -> tuple[Any, Any]:
     """Cotangents of the table and of smoothing."""
     kept = plan.kept or plan
-    _, _, tokens, lots = history.shape
+    _, tokens, lots = history[0].shape
 
-    def add(slots: Any, slot: Any, value: Any, held: Any) -> Any:
-        return lax.dynamic_update_index_in_dim(slots, _at(slots, slot) * held.astype(value.dtype) + value, slot, 0)
+    def add(slots: Slots, slot: Any, values: tuple[Any, Any], held: Any) -> Slots:
+        end, visible = (_put(n, _at(n, slot) * held.astype(v.dtype) + v, slot) for n, v in zip(slots, values, strict=True))
+        return end, visible
 
-    def result_bar(slots: Any, adjoint: Any) -> Any:
-        return _at(slots, adjoint["writes"]) * adjoint["held"][-1].astype(slots.dtype)
+    def result_bar(slots: Slots, adjoint: Any) -> Slots:
+        end, visible = (_at(numbers, adjoint["writes"]) * adjoint["held"][-1].astype(numbers.dtype) for numbers in slots)
+        return end, visible
 
     def step(carry: Any, x: Any) -> tuple[Any, Any]:
         slots, bar, smoothing_bar = carry
         adjoint, primal, before = x
         operands = _read(kept, hard, primal, history, table)
         _, pull = jax.vjp(lambda operands, s: _local(kept, hard, primal, operands, s), operands, smoothing)
-        (ends, visibles, previous_bar, *cost_bar, scale_bar, _), local_bar = pull((bar[0], bar[1]))
+        (ends, visibles, previous_bar, *cost_bar, scale_bar, _), local_bar = pull(bar)
         for k in range(WAITS):
-            slots = add(slots, adjoint["waits"][k], jnp.stack([ends[k], visibles[k]]), adjoint["held"][k])
-        slots = add(slots, adjoint["previous"], jnp.stack(previous_bar), adjoint["held"][WAITS])
+            slots = add(slots, adjoint["waits"][k], (ends[k], visibles[k]), adjoint["held"][k])
+        slots = add(slots, adjoint["previous"], previous_bar, adjoint["held"][WAITS])
         return (slots, result_bar(slots, before), smoothing_bar + local_bar), (
             tuple(bar[0] for bar in cost_bar),
             None if hard else scale_bar[0],
         )
 
-    slots = jnp.zeros((plan.slots, 2, tokens, lots), table.gap.dtype)
-    for position, slot in enumerate(plan.outputs):  # a result may be returned twice
-        slots = slots.at[slot].add(cotangent[position])
+    nothing = jnp.zeros((plan.slots, tokens, lots), table.gap.dtype)
+    slots = (nothing.at[plan.outputs].add(cotangent[:, 0]), nothing.at[plan.outputs].add(cotangent[:, 1]))
     steps = _steps(plan)
     before = {name: np.roll(steps[name], 1, axis=0) for name in ("writes", "held")}  # a bar is read one step early, so that slots
     last = {name: before[name][0] for name in before}  # are only ever updated in place
