@@ -16,7 +16,7 @@ from trn_jax.graph.rules import lower
 from trn_jax.timing.groups import locality
 from trn_jax.timing.linear_scan import is_linear_recurrence, scan_instruction
 from trn_jax.timing.refs import LITERAL, NOTHING, Ref, broadcast, contiguous_elements, has_equal_rows, undoes
-from trn_jax.timing.row_bound import contracts_columns, row_side, transpose_instructions
+from trn_jax.timing.row_bound import contracts_columns, row_side, transpose_steps
 from trn_jax.timing.stream import Block, Carry, Datum, Sliced, Stacked, Step, Stream, renamed, rough_work
 from trn_jax.timing.trip_counts import TripCounts
 
@@ -197,24 +197,9 @@ class _Flattener:
         for position, value in enumerate(op.inputs[:2]):
             if not bound[position]:
                 continue
-            source = refs[position].datum
-            for instruction, place in zip(transpose_instructions(multiply, value, position), ("psum", "sbuf"), strict=True):
-                result = self.datum(value, place)
-                self.items.append(
-                    Step(
-                        instruction=instruction,
-                        reads=(source,),
-                        writes=(result,),
-                        after=self.after,
-                        rows=value.size / value.shape[-1],
-                        locality="rows",
-                        functions=(instruction.function,),
-                        sources=(op.source,),
-                        scopes=(self.within(op.scope),),
-                    )
-                )
-                source = result
-            refs[position] = Ref(source)
+            results = self.datum(value, "psum"), self.datum(value, "sbuf")
+            self.items += transpose_steps(multiply, op, position, refs[position].datum, results, self.after, self.within(op.scope))
+            refs[position] = Ref(results[1])
         return refs, refs[side].datum if side is not None and bound[side] else -1, columns
 
     def view(self, op: Op, refs: Sequence[Ref]) -> list[Ref]:

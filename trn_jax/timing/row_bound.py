@@ -6,11 +6,13 @@ through PSUM. Other operands can be made (or kept in HBM) in the layout in which
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trn_jax.engines.dot_layout import DotLayout
-from trn_jax.graph.graph import Op, Value
+from trn_jax.graph.graph import Op
 from trn_jax.graph.instruction import Instruction, Work
+from trn_jax.timing.stream import Step
 from trn_jax.units import MIB
 
 KEPT_BYTES = 6 * MIB  # of the other operand of a product that joins the loop over rows of its first: a quarter of SBUF. Basis: assumed
@@ -24,10 +26,14 @@ def contracts_columns(op: Op, instruction: Instruction, side: int) -> bool:
     return len(shape) > 1 and len(shape) - 1 in contracted and shape[-1] > 1
 
 
-def transpose_instructions(instruction: Instruction, value: Value, side: int) -> tuple[Instruction, Instruction]:
-    """The transpose of an operand on the Tensor Engine, and its way out of PSUM."""
+def transpose_steps(
+    instruction: Instruction, op: Op, side: int, reads: int, results: Sequence[int], after: tuple[int, ...], scope: str
+) -> list[Step]:
+    """The transpose of an operand of a product on the Tensor Engine, and its way out of PSUM; `results` are what the two make."""
+    value = op.inputs[side]
     columns = float(value.shape[-1])
-    work = Work(m=value.size / columns, n=columns, elements=float(value.size), rows=value.size / columns)
+    rows = value.size / columns
+    work = Work(m=rows, n=columns, elements=float(value.size), rows=rows)
     transpose = Instruction(
         engine="tensor",
         kind="nc_transpose",
@@ -37,9 +43,21 @@ def transpose_instructions(instruction: Instruction, value: Value, side: int) ->
         write_formats=("",),
         narrow=instruction.narrow,
     )
-    return transpose, Instruction(
-        engine="vector", kind="tensor_copy", function="evacuate", work=replace(work, m=0.0, n=0.0), write_formats=("",)
-    )
+    evacuate = Instruction(engine="vector", kind="tensor_copy", function="evacuate", work=replace(work, m=0.0, n=0.0), write_formats=("",))
+    return [
+        Step(
+            instruction=made,
+            reads=(source,),
+            writes=(result,),
+            after=after,
+            rows=rows,
+            locality="rows",
+            functions=(made.function,),
+            sources=(op.source,),
+            scopes=(scope,),
+        )
+        for made, source, result in zip((transpose, evacuate), (reads, results[0]), results, strict=True)
+    ]
 
 
 def row_side(op: Op, instruction: Instruction, rows: float) -> int | None:
