@@ -46,7 +46,8 @@ class Software:
         last: Last release it holds for.
         overheads: By name and core ("NeuronCore-v2", or "any"): "launch_s" from asking for a kernel to its first instruction, as
             benchmarks on the host see it (0 in profiler totals); "decode_layer_s" of one layer of one decode step beyond the time
-            in which weights and cache are read: all small operations, and the collectives of tensor-parallel cores.
+            in which weights and cache are read: all small operations, and the collectives of tensor-parallel cores;
+            "forward_layer_s" of one layer of a forward pass beyond its latency as one kernel.
         note: Where the block is not of the release that was asked for: which release, and which one this is; else "".
     """
 

@@ -17,6 +17,8 @@ import numpy as np
 from trn_jax.errors import ProgramError
 from trn_jax.graph.instruction import Instruction
 
+NO_GROUP = (-1, 1.0)  # group and tiles of a row outside any loop over tiles of rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -163,7 +163,7 @@ def _reverse(plan: Plan, hard: bool, table: Table, smoothing: Any, history: Slot
         )
 
     nothing = jnp.zeros((plan.slots, tokens, lots), table.gap.dtype)
-    slots = (nothing.at[plan.outputs].add(cotangent[:, 0]), nothing.at[plan.outputs].add(cotangent[:, 1]))
+    slots = (nothing.at[plan.outputs].add(cotangent[:, 0]), nothing.at[plan.outputs].add(cotangent[:, 1]))  # one may be returned twice
     steps = _steps(plan)
     before = {name: np.roll(steps[name], 1, axis=0) for name in ("writes", "held")}  # a bar is read one step early, so that slots
     last = {name: before[name][0] for name in before}  # are only ever updated in place

@@ -18,11 +18,10 @@ from trn_jax.timing.flatten import LONGEST_ROW_BYTES
 from trn_jax.timing.groups import groups, loop_tiles
 from trn_jax.timing.linear_scan import RECURRENCE
 from trn_jax.timing.memory import TINY_BYTES, Level, plan_traffic
-from trn_jax.timing.program import Loop, Origin, Program, Row
+from trn_jax.timing.program import NO_GROUP, Loop, Origin, Program, Row
 from trn_jax.timing.residency import ALWAYS, NEVER, Room
 from trn_jax.timing.stream import Block, Carry, Items, Step, Stream, writes_of
 
-NO_GROUP = (-1, 1.0)
 BLOCK_ROW_BYTES = 8192.0  # rows of a block that a product reads again: 2048 columns of fp32. Basis: assumed
 PIPELINED_ELEMENTS = 128 * 512.0  # from which an instruction is longer than the latency of an engine: 512 columns
 STORE_LAG_STEPS = 8  # a store goes out this many steps after its data are made, when it no longer waits for them

@@ -20,10 +20,10 @@ from typing import NamedTuple
 from trn_jax.engines.activation_sets import set_of
 from trn_jax.engines.scalar import TABLE_LOAD, WITH_TABLE
 from trn_jax.graph.instruction import Instruction
-from trn_jax.timing.program import Loop, Row
+from trn_jax.timing.program import NO_GROUP, Loop, Row
+from trn_jax.timing.stream import Block, Step, walk
 
 _EXTRA = (math.inf, 1.0, 0.0, 1.0)  # of a row without bytes: reuse_bytes, reuse_slope, hbm, trips
-_NO_GROUP = (-1, 1.0)
 
 
 class Lines(NamedTuple):
@@ -90,6 +90,11 @@ def table_set(instruction: Instruction) -> str:
     return set_of(instruction.function) if with_table else ""
 
 
+def needed_tables(items: Sequence[Step | Block]) -> list[str]:
+    """The tables that items need, in order; those of a loop's body once."""
+    return [table for item in walk(items) if isinstance(item, Step) and (table := table_set(item.instruction))]
+
+
 def _head(lines: Lines, sets: list[str], row: int, since: int) -> int:
     """The first of the rows that take turns with this one on its engine, tile by tile, if none of them needs another table."""
     if not lines.groups or lines.groups[row][0] < 0:
@@ -127,7 +132,7 @@ def _inserted(lines: Lines, sets: list[str], loads: list[_Load], nested: list[Lo
         rows.insert(load.before, _row(sets[load.reader], lines.rows[load.reader]))
         extra.insert(load.before, _EXTRA)
         if groups:
-            groups.insert(load.before, _NO_GROUP)
+            groups.insert(load.before, NO_GROUP)
         if lanes:
             lanes.insert(load.before, "scalar")
     return Lines(rows, extra, loops, groups, lanes)

@@ -9,13 +9,12 @@ Basis: documented (NKI: tensor_copy and tensor_scalar run on either engine; cloc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from trn_jax.timing.groups import groups
 from trn_jax.timing.passes.elementwise import AFFINE, CASTS
-from trn_jax.timing.stream import Block, Items, Step, Stream, walk
-from trn_jax.timing.table_loads import table_set
+from trn_jax.timing.stream import Block, Items, Step, Stream
+from trn_jax.timing.table_loads import needed_tables
 
 CLOCK_RATIO = 1.25  # Scalar over Vector
 SMALLEST = 128 * 512.0  # elements from which moving a step can help
@@ -32,7 +31,8 @@ def _items(items: Items, loaded: str) -> Items:
     """Items with the table that is loaded before them, "" for one that may be loaded beforehand."""
     switches = _switches(items, loaded)
     result = [
-        replace(item, items=_items(item.items, "".join(_tables(item.items)[-1:]))) if isinstance(item, Block) else item for item in items
+        replace(item, items=_items(item.items, "".join(needed_tables(item.items)[-1:]))) if isinstance(item, Block) else item
+        for item in items
     ]
     members: dict[int, list[int]] = {}
     for position, number in enumerate(groups(items)):
@@ -51,16 +51,11 @@ def _items(items: Items, loaded: str) -> Items:
     return tuple(result)
 
 
-def _tables(items: Sequence[Step | Block]) -> list[str]:
-    """The tables that items need, in order; those of a loop's body once."""
-    return [table for item in walk(items) if isinstance(item, Step) and (table := table_set(item.instruction))]
-
-
 def _switches(items: Items, loaded: str) -> list[bool]:
     """For every step whether it needs another table than the one before."""
     result = []
     for item in items:
-        needed = _tables([item])
+        needed = needed_tables([item])
         result.append(isinstance(item, Step) and bool(needed and loaded) and needed[0] != loaded)
         loaded = needed[-1] if needed else loaded
     return result

@@ -25,7 +25,7 @@ from trn_jax.timing.groups import groups
 from trn_jax.timing.memory import TINY_BYTES
 from trn_jax.timing.residency import SIZES_BYTES, residency
 from trn_jax.timing.stream import IN_PLACE_KINDS, Block, Items, Step, Stream, reads_of, walk
-from trn_jax.timing.table_loads import table_set
+from trn_jax.timing.table_loads import needed_tables
 from trn_jax.units import MIB
 
 CHIP_BYTES = 24 * MIB  # SBUF of the smallest of today's chips: where the order must buy something to be changed
@@ -180,7 +180,7 @@ def _waits(stream: Stream, steps: Sequence[Step], used: _Uses, begin: int, end: 
 
 def _table_loads(steps: Sequence[Step]) -> int:
     """How often the Scalar Engine needs another table."""
-    tables = [table for step in steps if (table := table_set(step.instruction))]
+    tables = needed_tables(steps)
     return sum(table != before for table, before in zip(tables, ["", *tables], strict=False))
 
 
