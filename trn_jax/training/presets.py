@@ -37,7 +37,7 @@ PRESETS: dict[str, Preset] = {
         model=GPTConfig(d_model=128, n_layers=4, n_heads=4, max_tokens=128),
         batch_size=16,
         optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=20, decay_steps=600),
-        steps=300,
+        steps=150,
     ),
     "medium": Preset(
         model=GPTConfig(d_model=256, n_layers=4, n_heads=4, max_tokens=256),
