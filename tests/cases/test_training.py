@@ -60,6 +60,7 @@ def test_trn_06_every_parameter_of_the_default_model_gets_a_gradient_in_the_defa
     assert still == []
 
 
+@pytest.mark.slow
 def test_trn_07_padded_rows_and_odd_sizes_give_finite_losses_and_gradients():
     """NaN from the first step on: https://github.com/aws-neuron/aws-neuron-sdk/issues/903."""
     from trn_jax.models.loss import IGNORED_TARGET, cross_entropy

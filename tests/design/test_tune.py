@@ -80,6 +80,7 @@ def test_the_smallest_array_that_needs_the_fewest_tiles_wins_under_a_price(chip)
     assert found.free["tensor.rows"] == 192
 
 
+@pytest.mark.slow
 def test_huge_steps_stay_inside(layer, chip):
     found = tune(layer, chip, {"dma.bandwidth_bytes_per_s": (1e9, 1e12)}, learning_rate=1.0, starts=3, steps=60)
     assert np.isfinite(found.history).all()
@@ -115,6 +116,7 @@ def test_memory_stays_large_enough_for_the_tiles(product, chip):
         tune(product, chip, {"sbuf.size_bytes": (1e4, 2e4)}, **QUICK)
 
 
+@pytest.mark.slow
 def test_several_programs_are_tuned_together(layer, product, chip):
     programs = {"layer": layer, "product": product}
     free = {"tensor.clock_hz": (1e9, 4e9)}

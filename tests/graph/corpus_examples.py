@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from corpus import Case, arrays
+from corpus import Case, arrays, initial
 from flax import nnx
 from jax import lax
 
@@ -34,7 +34,7 @@ class Translator(nn.Module):
 
 def sequence_to_sequence():
     model = Translator()
-    params = model.init(KEY, TOKENS, TOKENS)
+    params = initial(model, KEY, TOKENS, TOKENS)
 
     def loss(params, source, target):
         losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, source, target), target[:, 1:])
@@ -80,7 +80,7 @@ class Decoder(nn.Module):
 
 def cached_translation():
     model, encoded = Decoder(), arrays((2, 5, 8))[0]
-    variables = model.init(KEY, jnp.zeros((2, 4), jnp.int32), encoded)
+    variables = initial(model, KEY, jnp.zeros((2, 4), jnp.int32), encoded)
 
     def greedy(params, cache, encoded):
         def step(state, _):
@@ -178,7 +178,7 @@ class VisionTransformer(nn.Module):
 
 def vision_transformer():
     model, images = VisionTransformer(), arrays((2, 4, 4, 3))[0]
-    return Case(fn=model.apply, args=(model.init(KEY, images), images), error=0.2)
+    return Case(fn=model.apply, args=(initial(model, KEY, images), images), error=0.2)
 
 
 class Normalised(nnx.Module):

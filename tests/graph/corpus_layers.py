@@ -5,7 +5,7 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from corpus import Case, arrays
+from corpus import Case, arrays, initial
 from flax import nnx
 
 SEQUENCE, IMAGES = arrays((2, 5, 4), (2, 6, 6, 4))
@@ -17,7 +17,7 @@ CELLS = "ConvLSTMCell GRUCell LSTMCell MGUCell OptimizedLSTMCell SimpleCell".spl
 def linen(module, x=SEQUENCE, error=0.2, **call):
     """A layer with its parameters, statistics and masks as arguments; what it would change comes back."""
     key = jax.random.key(0)
-    variables = module.init({"params": key, "dropout": key}, x, **call)
+    variables = initial(module, {"params": key, "dropout": key}, x, **call)
 
     def fn(variables, x):
         return module.apply(variables, x, **call, mutable=["batch_stats", "_overwrite_with_gradient"], rngs={"dropout": jax.random.key(2)})
@@ -38,7 +38,7 @@ LINEN = {
     "Conv": partial(linen, nn.Conv(3, (3, 3), strides=2, kernel_dilation=2, feature_group_count=1), IMAGES),
     "ConvLocal": partial(linen, nn.ConvLocal(3, (2,))),
     "ConvTranspose": partial(linen, nn.ConvTranspose(3, (3, 3), (2, 2)), IMAGES),
-    "Dense": partial(linen, nn.Dense(3, dtype=jnp.bfloat16)),
+    "Dense": partial(linen, nn.Dense(3, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)),
     "DenseGeneral": partial(linen, nn.DenseGeneral((2, 3), axis=(-2, -1))),
     "Dropout": partial(linen, nn.Dropout(0.3), deterministic=False),
     "Einsum": partial(linen, nn.Einsum((4, 3), "btd,df->btf")),
@@ -111,3 +111,4 @@ if hasattr(nnx, "RoPE"):  # newer than Flax 0.12.8
 NNX_ELSEWHERE = {"Module", "RNNCellBase", "Dict", "List"}
 
 CASES = {f"{group} {name}": make for group, layers in {"linen": LINEN, "nnx": NNX}.items() for name, make in layers.items()}
+CASES["linen Conv, causal"] = partial(linen, nn.Conv(3, (3,), padding="CAUSAL"))

@@ -29,7 +29,7 @@ def test_outputs_are_those_of_emulate(name, watch):
 @pytest.mark.parametrize("name", CASES)
 def test_roundings_are_measured_where_they_are_listed(name):
     case = CASES[name]()
-    report = trn_jax.cast_report(case.fn, SMALL, **OPTIONS)(*case.args)
+    report = quick_jit(trn_jax.cast_report(case.fn, SMALL, **OPTIONS))(*case.args)
     for cast in report:
         assert np.isfinite(cast.max_abs_error)
         assert 0 <= cast.max_rel_error <= 1

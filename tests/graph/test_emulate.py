@@ -139,6 +139,7 @@ def test_fp8_gradients_agree_within_a_quarter():
     assert distance(outside, inside) < 2**-2
 
 
+@pytest.mark.slow
 def test_stochastic_gradients_have_equal_means():
     args = mlp_arguments()
     options = {"autocast": ALL_BF16, "rounding": "stochastic"}
@@ -216,15 +217,16 @@ def test_shard_map_programs_run_forward_and_backward(check_vma):
     x, w = arrays((8, 140), (140, 6))
     local = lambda x, w: jax.lax.psum(jnp.sum(jnp.tanh(x @ w)), "x")
     f = lambda w: jax.shard_map(local, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P(), check_vma=check_vma)(x, w)
+    value, gradient = jax.jit(jax.value_and_grad(f))(w)
     for options in ({"autocast": BF16}, {"autocast": ALL_BF16, "rounding": "stochastic", "seed": jnp.uint32(2)}):
-        np.testing.assert_allclose(jax.jit(trn_jax.emulate(f, TRN2, **options))(w), f(w), rtol=2**-5, atol=0.05)
-        assert distance(trn_jax.emulate(jax.grad(f), TRN2, **options)(w), jax.grad(f)(w)) < 2**-4
-        assert distance(jax.jit(jax.grad(trn_jax.emulate(f, TRN2, **options)))(w), jax.grad(f)(w)) < 2**-4
+        np.testing.assert_allclose(jax.jit(trn_jax.emulate(f, TRN2, **options))(w), value, rtol=2**-5, atol=0.05)
+        assert distance(jax.jit(trn_jax.emulate(jax.grad(f), TRN2, **options))(w), gradient) < 2**-4
+        assert distance(jax.jit(jax.grad(trn_jax.emulate(f, TRN2, **options)))(w), gradient) < 2**-4
     inside = jax.shard_map(
         lambda x, w: trn_jax.emulate(local, TRN2, autocast=BF16)(x, w), mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P(),
         check_vma=check_vma,
     )(x, w)  # fmt: skip
-    np.testing.assert_allclose(inside, f(w), rtol=2**-6, atol=0.05)
+    np.testing.assert_allclose(inside, value, rtol=2**-6, atol=0.05)
 
 
 def test_scan_over_layers_equals_the_unrolled_loop():

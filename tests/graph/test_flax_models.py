@@ -80,7 +80,7 @@ def make_step(forward, params):
     return step, params, optimizer.init(params)
 
 
-@pytest.mark.parametrize("make", [linen_step, nnx_step])
+@pytest.mark.parametrize("make", [pytest.param(linen_step, marks=pytest.mark.slow), nnx_step])
 def test_a_train_step_is_plain_jax_on_the_ideal_chip(make):
     with jax.numpy_rank_promotion("allow"):
         step, *args = make()
@@ -89,7 +89,7 @@ def test_a_train_step_is_plain_jax_on_the_ideal_chip(make):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("make", [linen_step, nnx_step])
+@pytest.mark.parametrize("make", [pytest.param(linen_step, marks=pytest.mark.slow), nnx_step])
 def test_a_train_step_learns_in_stochastic_bf16_and_has_a_time(make):
     with jax.numpy_rank_promotion("allow"):
         step, params, state = make()

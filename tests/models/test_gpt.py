@@ -55,7 +55,9 @@ def test_a_logit_depends_on_no_later_token(changes):
     np.testing.assert_array_equal(reached, np.tril(np.ones((8, 8), bool)))
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "layer", "activation": "swiglu", "n_kv_heads": 2}, {"dropout": 0.2}])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({}, marks=pytest.mark.slow), {"norm": "layer", "activation": "swiglu", "n_kv_heads": 2}, {"dropout": 0.2}]
+)
 def test_scanned_layers_equal_written_out_ones(changes):
     written_out, params = split_model(GPT(TINY.replace(**changes), seed=4))
     scanned, stacked = split_model(GPT(TINY.replace(scan_layers=True, **changes), seed=4))

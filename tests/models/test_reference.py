@@ -32,7 +32,12 @@ def test_parameter_count_counts_biases(changes):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"positions": "learned", "bias": True, "tied_embeddings": True}, {"n_kv_heads": 2, "rotary_base": 500.0}], ids=str
+    "changes",
+    [
+        pytest.param({"positions": "learned", "bias": True, "tied_embeddings": True}, marks=pytest.mark.slow),
+        {"n_kv_heads": 2, "rotary_base": 500.0},
+    ],
+    ids=str,
 )
 def test_decoding_token_by_token_gives_the_logits_of_the_whole_sequence(changes):
     config = GPTConfig(vocab_size=13, d_model=16, n_layers=2, n_heads=4, max_tokens=8, **changes)

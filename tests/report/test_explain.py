@@ -52,6 +52,7 @@ def test_a_program_built_by_hand_has_no_passes(layer, chip):
     assert estimate(layer, chip).passes == {}
 
 
+@pytest.mark.slow
 def test_recomputation_is_in_hfu_and_not_in_mfu(chip):
     def loss(w, x):
         return jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w))
@@ -111,6 +112,7 @@ def test_a_train_step_s_footprint_by_argument(chip):
     assert estimate(traced, chip.replace({"sbuf.size_bytes": 2.0**30})).footprint.temporaries == {}
 
 
+@pytest.mark.slow
 def test_layers_in_a_loop_have_the_footprint_of_layers_written_out(chip, monkeypatch):
     def loss(weights, x):
         return jnp.sum(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0])

@@ -107,6 +107,7 @@ def test_gradient_equals_finite_differences(smoothing):
             np.testing.assert_allclose(gradient, (batch[: len(FREE)] - batch[len(FREE) :]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_every_parameter_that_counts_matters_under_smoothing():
     resident = program([(dma(4 * MIB), ()), (matmul(512, 640, 512), (0,)), (dma(4 * MIB), (1,))], reuse_bytes={2: 8 * MIB})
     slopes = leaves_by_path(jax.jit(jax.grad(lambda chip: latency(resident, chip, smoothing=0.01)))(CHIP))
@@ -116,6 +117,7 @@ def test_every_parameter_that_counts_matters_under_smoothing():
     assert hard["tensor.rows"] == hard["sbuf.size_bytes"] == 0.0
 
 
+@pytest.mark.slow
 def test_second_derivatives_in_reverse_equal_finite_differences():
     with jax.enable_x64(True):
 
@@ -127,6 +129,7 @@ def test_second_derivatives_in_reverse_equal_finite_differences():
         np.testing.assert_allclose(curvature, (slope(0.1001) - slope(0.0999)) / 2e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_overlap_and_smoothing_are_differentiable():
     slope = jax.jit(jax.grad(lambda o: latency(SMALL, CHIP, overlap=o)))(0.5)
     np.testing.assert_allclose(slope, latency(SMALL, CHIP, overlap=1.0) - latency(SMALL, CHIP, overlap=0.0), rtol=1e-4)
@@ -200,6 +203,7 @@ def test_a_format_that_the_chip_lacks_has_no_time_on_it(time):
     assert time(blocks, load_chip("ideal")) > 0
 
 
+@pytest.mark.slow
 def test_forward_over_reverse_gives_second_derivatives_too():
     def time_us(e, dtype):
         return 1e6 * latency(TINY, perturbed([0.0, e, *[0.0] * (len(FREE) - 2)]), smoothing=0.05, dtype=dtype)

@@ -115,7 +115,7 @@ def by_weight(optimizer):
     return optax.GradientTransformation(lambda params: [optimizer.init(leaf) for leaf in jax.tree.leaves(params)], update)
 
 
-@pytest.mark.parametrize("chip", ["trainium1", "trainium2"])
+@pytest.mark.parametrize("chip", [pytest.param("trainium1", marks=pytest.mark.slow), "trainium2"])
 def test_an_optimizer_of_optax_takes_as_long_as_one_written_weight_by_weight(chip):
     chip, optimizer = load_chip(chip), optax.adamw(1e-3)
     whole, single = (trace(f, *args) for f, args in map(train_step, (optimizer, by_weight(optimizer))))

@@ -179,7 +179,7 @@ def subsets(name):
     return [*itertools.chain(*(itertools.combinations(varied, count) for count in range(1, len(varied) + 1))), DEFAULT]
 
 
-@pytest.mark.parametrize("name", LAW_PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "staged")) for name in LAW_PROGRAMS])
 def test_passes_never_add_work_or_traffic(name):
     f, args = LAW_PROGRAMS[name]
     full = trace(f, *args, passes=())

@@ -59,7 +59,7 @@ def test_rows_of_one_engine_never_overlap_and_the_last_one_ends_the_program(over
     np.testing.assert_allclose(end_s.max(), result.total_s, rtol=1e-6)
 
 
-@pytest.mark.parametrize("gradient", [False, True], ids=["time", "gradient"])
+@pytest.mark.parametrize("gradient", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["time", "gradient"])
 def test_work_of_the_schedule_is_linear_in_the_number_of_rows(gradient):
     """The scan carries what is alive at once, so four times the rows are four times the steps, each as large as before."""
 

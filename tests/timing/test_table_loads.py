@@ -225,7 +225,7 @@ LAW_PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", LAW_PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "alternating")) for name in LAW_PROGRAMS])
 def test_the_time_of_a_load_counts_and_has_its_derivative(name):
     f, arguments = LAW_PROGRAMS[name]
     program = trn.trace(f, *arguments)

@@ -94,6 +94,7 @@ def test_a_step_whose_gradient_overflows_changes_the_scale_and_the_step_number_o
     assert set(grown) == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_scaled_run_goes_on_bit_for_bit_and_records_its_scale(options, tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "fp16", scaled(initial=2.0**24, growth_interval=2))
 

@@ -96,6 +96,7 @@ def test_the_backward_pass_is_the_derivative(parts, keys, monkeypatch):
         np.testing.assert_allclose(bar, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_causal_parts_are_those_of_the_queries():
     q, k = jnp.ones((2, 6, 4)), jnp.ones((2, 10, 4))
     assert [out.shape[2] for out in functions.causal_attention(q, k, k)] == [1] * 6
