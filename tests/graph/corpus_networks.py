@@ -30,7 +30,7 @@ class ConvNet(nn.Module):
 
 def conv_net():
     model, key = ConvNet(), jax.random.key(1)
-    variables = initial(model, {"params": key, "dropout": key}, IMAGES, True)
+    variables = initial(model, {"params": key, "dropout": key}, IMAGES, train=True)
 
     def loss(params, stats, x):
         logits, changed = model.apply(

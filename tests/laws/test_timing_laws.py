@@ -139,7 +139,7 @@ def test_relaxed_time_lies_above_the_exact_one_in_proportion(program, name):
 
 
 @pytest.mark.slow
-@few(20)
+@few(12)
 @given(programs(), chip_names, factors, overlaps)
 def test_laws_of_exact_time_hold_for_many_random_programs_and_chips(program, name, scales, overlap):
     assert_laws(program, varied(name, scales), overlap)
@@ -153,7 +153,7 @@ def test_many_random_programs_scale_with_the_unit_of_time(program, name, overlap
 
 
 @pytest.mark.slow
-@few(10)
+@few(6)
 @given(programs(), chip_names)
 def test_many_relaxed_times_lie_above_the_exact_ones_in_proportion(program, name):
     assert_smoothing_is_bounded(program, load_chip(name))

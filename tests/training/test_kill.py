@@ -25,8 +25,8 @@ def steps_done(out):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16", "bf16-sr"])
-def test_killed_at_any_moment_a_run_resumes_to_the_same_losses_bit_for_bit(tmp_path, precision):
+def test_killed_at_any_moment_a_run_resumes_to_the_same_losses_bit_for_bit(tmp_path):
+    precision = "bf16-sr"  # the recipe with most to keep: its roundings depend on the step
     whole = start(tmp_path / "whole", "--precision", precision)
     whole_out, whole_err = whole.communicate()
     assert whole.returncode == 0, whole_err
