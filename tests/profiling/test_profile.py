@@ -81,6 +81,7 @@ def test_software_adds_its_overheads(capsys):
     assert "to launch" in profile(capsys, SMALL, "--software", "neuron")
 
 
+@pytest.mark.slow
 def test_software_of_a_release_has_overheads_of_every_layer(capsys):
     words = ("gpt2", "--batch", "1", "--tokens", "64", "--chip", "trainium1")
     decode = as_json(capsys, *words, "--mode", "decode", "--software", "2.18")

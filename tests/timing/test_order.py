@@ -131,6 +131,7 @@ def test_the_report_says_what_the_order_bought():
     assert bought_s == pytest.approx(saved_bytes / 368e9, rel=0.25)
 
 
+@pytest.mark.slow
 def test_laws_hold_for_an_ordered_step():
     step, args = train_step(optax.adamw(1e-3))
     program, chip = trace(step, *args), load_chip("trainium2")

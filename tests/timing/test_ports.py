@@ -71,15 +71,15 @@ def test_schedules_are_stretched_and_sums_and_slopes_stay_exact(name):
         assert item.begin_s >= ends.get(item.track, 0.0) - 1e-15
         ends[item.track] = item.end_s
     assert max(ends.values()) <= report.latency_s * (1 + 1e-9)
+    values = {"vector.clock_hz": V2.vector.clock_hz, "vector.sbuf_port_shared": 0.7, "vector.psum_port_shared": 0.7}
     with jax.enable_x64(True):
         for smoothing in (0.0, 0.05):
-            for path in ("vector.clock_hz", "vector.sbuf_port_shared", "vector.psum_port_shared"):
-                chip = V2.replace({"vector.sbuf_port_shared": 0.7, "vector.psum_port_shared": 0.7})
-                value = float(chip.get(path))
-                time = lambda x, c=chip, p=path, s=smoothing: trn.latency(sharing, c.replace({p: x}), overlap=1.0, smoothing=s)
+            time = lambda values, s=smoothing: trn.latency(sharing, V2.replace(values), overlap=1.0, smoothing=s)
+            slopes = jax.grad(time)(values)
+            for path, value in values.items():
                 step = 1e-5 * value
-                difference = float(time(value + step) - time(value - step)) / (2 * step)
-                assert float(jax.grad(time)(value)) == pytest.approx(difference, rel=1e-4, abs=1e-12)
+                difference = float(time({**values, path: value + step}) - time({**values, path: value - step})) / (2 * step)
+                assert float(slopes[path]) == pytest.approx(difference, rel=1e-4, abs=1e-12)
     assert trn.elasticity(sharing, V2, smoothing=0.05).time_power_sum == pytest.approx(1, rel=1e-9)
 
 

@@ -117,6 +117,7 @@ def test_a_scaled_run_goes_on_bit_for_bit_and_records_its_scale(options, tmp_pat
     assert changes == {0.5, 1.0, 2.0}
 
 
+@pytest.mark.slow
 def test_a_gradient_that_overflows_at_the_least_scale_is_a_diverged_run(options, monkeypatch):
     monkeypatch.setitem(RECIPES, "fp16", scaled(initial=2.0**24, minimum=2.0**24))
     with pytest.raises(TrainingError, match=r"At step 0 the gradient norm is (nan|inf): the run has diverged"):
