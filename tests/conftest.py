@@ -22,7 +22,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-TIMED = {"chips", "design", "experiments", "kernels", "laws", "models", "profiling", "report", "timing", "validation"}
+TIMED = {"chips", "design", "laws", "profiling", "report", "timing", "validation"}
 """Directories of tests that do not ask how the compiler treats a rounding: theirs is compiled quickly instead of for speed."""
 
 MAPS = Path("/proc/self/maps")

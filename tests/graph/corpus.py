@@ -141,7 +141,7 @@ def check_gradients(case):
 
 
 def check_time(case):
-    """A program of instructions with a time above zero, and a cast report that traces (elsewhere its numbers are looked at)."""
+    """A program of instructions with a time above zero, and a cast report that traces (test_corpus_watched.py runs some)."""
     program = trn_jax.trace(case.fn, *case.args, trip_count=case.trips, autocast=BF16)
     assert float(trn_jax.latency(program, TRN2)) > 0
     jax.eval_shape(trn_jax.cast_report(case.fn, TRN2, autocast=ALL_BF16), *case.args)

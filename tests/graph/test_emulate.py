@@ -222,6 +222,7 @@ def test_shard_map_programs_run_forward_and_backward(check_vma):
         np.testing.assert_allclose(jax.jit(trn_jax.emulate(f, TRN2, **options))(w), value, rtol=2**-5, atol=0.05)
         assert distance(jax.jit(trn_jax.emulate(jax.grad(f), TRN2, **options))(w), gradient) < 2**-4
         assert distance(jax.jit(jax.grad(trn_jax.emulate(f, TRN2, **options)))(w), gradient) < 2**-4
+    np.testing.assert_allclose(trn_jax.emulate(f, TRN2, autocast=BF16)(w), value, rtol=2**-5, atol=0.05)  # not compiled as a whole
     inside = jax.shard_map(
         lambda x, w: trn_jax.emulate(local, TRN2, autocast=BF16)(x, w), mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P(),
         check_vma=check_vma,

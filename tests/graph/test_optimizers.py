@@ -53,8 +53,8 @@ def train_step(name):
 def test_an_optimizers_step_is_plain_jax_on_the_ideal_chip_and_runs_and_is_timed_on_trainium2(name):
     with jax.numpy_rank_promotion("allow"):
         step, *args = train_step(name)
-        plain = quick_jit(step)(*args)
-        ideal = quick_jit(trn_jax.emulate(step, IDEAL, fidelity="fused"))(*args)
+        plain = jax.jit(step)(*args)
+        ideal = jax.jit(trn_jax.emulate(step, IDEAL, fidelity="fused"))(*args)
         rounded = quick_jit(trn_jax.emulate(step, TRN2, autocast=trn_jax.AutoCast("matmult", "bf16")))(*args)
         program = trn_jax.trace(step, *args, trip_count=3)
     numbers = lambda tree: [np.asarray(x) for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.number)]
